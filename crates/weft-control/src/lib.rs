@@ -1,0 +1,1 @@
+//! Index, destination, policy, identity service, admission, status, journal.

@@ -1,0 +1,1 @@
+//! Explanations and checks: one timeline for one question.

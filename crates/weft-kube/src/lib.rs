@@ -1,0 +1,1 @@
+//! All Kubernetes knowledge: typed resources, watches, status writes, the client.

@@ -1,0 +1,1 @@
+//! weft up: the in-memory Kubernetes API and the node agent.

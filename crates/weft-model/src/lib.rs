@@ -1,0 +1,12 @@
+//! Identities, workloads, routes, policies: immutable values, and the pure decisions over them.
+//!
+//! Nothing here does I/O, awaits, logs or knows a wire format. A decision is a function of a snapshot and of the
+//! request, so that it can be tested as a table.
+
+pub mod balance;
+pub mod http;
+pub mod identity;
+pub mod inbound;
+pub mod meta;
+pub mod outbound;
+pub mod workload;

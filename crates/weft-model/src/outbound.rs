@@ -1,0 +1,246 @@
+//! Where a connection or request goes.
+
+use crate::{
+    http::{Filter, HostMatch, HttpMatch, RequestParts, RouteSpecificity, best_match},
+    identity::PeerIdentity,
+    meta::Meta,
+};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+/// One address that serves a destination, and how to talk to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub addr: SocketAddr,
+    pub identity: PeerIdentity,
+    pub hint: ProtocolHint,
+    /// Dial this port instead and write a transport header that names the application's port.
+    pub transport_port: Option<u16>,
+    /// `host:port` to send instead of the request's authority (gateways).
+    pub authority_override: Option<String>,
+    /// Relative, 10000 is ordinary.
+    pub weight: u32,
+    /// Metric labels without the `dst_` prefix: `pod`, `deployment`, `serviceaccount`, `zone_locality` …
+    pub labels: Arc<BTreeMap<String, String>>,
+    pub meta: Option<Arc<Meta>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ProtocolHint {
+    #[default]
+    Unknown,
+    /// HTTP/1 may be carried over HTTP/2.
+    H2,
+    /// The server treats the bytes as opaque: no HTTP, no upgrade.
+    Opaque,
+}
+
+impl Endpoint {
+    /// An address about which nothing is known but where it is.
+    pub fn bare(addr: SocketAddr, identity: PeerIdentity) -> Self {
+        Endpoint {
+            addr,
+            identity,
+            hint: ProtocolHint::Unknown,
+            transport_port: None,
+            authority_override: None,
+            weight: 10_000,
+            labels: Arc::default(),
+            meta: None,
+        }
+    }
+
+    /// The address to connect to: the transport port is used with a known identity only.
+    pub fn dial_addr(&self) -> SocketAddr {
+        match (&self.identity, self.transport_port) {
+            (PeerIdentity::Meshed { .. }, Some(port)) => SocketAddr::new(self.addr.ip(), port),
+            _ => self.addr,
+        }
+    }
+
+    /// What a pooled connection depends on. Two endpoints with equal keys may share connections; a label edit does
+    /// not change the key, a changed identity does.
+    pub fn connection_key(&self) -> ConnectionKey {
+        ConnectionKey {
+            addr: self.addr,
+            identity: self.identity.clone(),
+            hint: self.hint,
+            transport_port: self.transport_port,
+            authority_override: self.authority_override.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey {
+    pub addr: SocketAddr,
+    pub identity: PeerIdentity,
+    pub hint: ProtocolHint,
+    pub transport_port: Option<u16>,
+    pub authority_override: Option<String>,
+}
+
+/// The whole answer for one original destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutboundPolicy {
+    pub meta: Arc<Meta>,
+    pub protocol: OutboundProtocol,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum OutboundProtocol {
+    Detect { timeout: Duration, http1: HttpRoutes, http2: HttpRoutes, opaque: OpaqueRoutes },
+    Http1(HttpRoutes),
+    Http2(HttpRoutes),
+    Grpc(HttpRoutes),
+    Opaque(OpaqueRoutes),
+    Tls(OpaqueRoutes),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HttpRoutes {
+    pub routes: Vec<HttpRoute>,
+    pub accrual: Option<FailureAccrual>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpRoute {
+    pub meta: Arc<Meta>,
+    pub hosts: Vec<HostMatch>,
+    pub rules: Vec<HttpRule>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpRule {
+    pub matches: Vec<HttpMatch>,
+    pub filters: Vec<Filter>,
+    pub backends: Distribution,
+    pub timeouts: Timeouts,
+    pub retry: Option<RetryPolicy>,
+    /// Read and strip `l5d-retry-*` and `l5d-*timeout` request headers.
+    pub allow_request_headers: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the request's head to the response's last byte.
+    pub request: Option<Duration>,
+    /// From the request's last byte to the response's head.
+    pub response: Option<Duration>,
+    /// Between two pieces of either body.
+    pub idle: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RetryPolicy {
+    pub max_retries: u16,
+    pub max_request_bytes: usize,
+    /// Inclusive ranges of HTTP status codes.
+    pub statuses: Vec<(u16, u16)>,
+    pub grpc_codes: Vec<u8>,
+    pub per_try_timeout: Option<Duration>,
+    pub backoff: Backoff,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    pub min: Duration,
+    pub max: Duration,
+    /// 0 to 1: the share of the delay that is random.
+    pub jitter: f32,
+}
+
+/// How a rule chooses among its backends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Distribution {
+    Empty,
+    /// The first that is ready.
+    FirstAvailable(Vec<RouteBackend>),
+    /// By weight, among those that are ready.
+    RandomAvailable(Vec<(RouteBackend, u32)>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteBackend {
+    pub backend: Backend,
+    pub filters: Vec<Filter>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backend {
+    pub meta: Arc<Meta>,
+    pub kind: BackendKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum BackendKind {
+    /// A fixed endpoint.
+    Forward(Arc<Endpoint>),
+    /// Balance over what `Destination.Get(path)` answers.
+    Balance { path: String, ewma: EwmaConfig },
+    /// Named but unusable: fails its requests, and only those.
+    Invalid(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EwmaConfig {
+    pub default_rtt: Duration,
+    pub decay: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum FailureAccrual {
+    Consecutive { max_failures: u32, backoff: Backoff },
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OpaqueRoutes {
+    pub routes: Vec<OpaqueRoute>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpaqueRoute {
+    pub meta: Arc<Meta>,
+    /// Server names, for TLS routes; empty matches all.
+    pub hosts: Vec<HostMatch>,
+    pub backends: Distribution,
+    /// The route refuses (egress denied, undefined port).
+    pub forbidden: bool,
+}
+
+/// The rule that a request takes, the best of all routes.
+pub fn find_route<'r>(
+    routes: &'r HttpRoutes,
+    request: &RequestParts<'_>,
+) -> Option<(&'r HttpRoute, &'r HttpRule)> {
+    let mut best: Option<(RouteSpecificity, &HttpRoute, &HttpRule)> = None;
+    for route in &routes.routes {
+        let Some(host) = HostMatch::best(&route.hosts, request.host) else { continue };
+        for rule in &route.rules {
+            let Some(matched) = best_match(&rule.matches, request) else { continue };
+            let spec = RouteSpecificity { host, matched };
+            // The first of equals wins.
+            if best.as_ref().is_none_or(|b| spec > b.0) {
+                best = Some((spec, route, rule));
+            }
+        }
+    }
+    best.map(|(_, route, rule)| (route, rule))
+}
+
+/// What `GetProfile` says about an address. A profile's opaque flag beats the policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    pub fully_qualified_name: Option<String>,
+    pub opaque: bool,
+    pub endpoint: Option<Arc<Endpoint>>,
+    pub parent: Option<Arc<Meta>>,
+}
+
+/// What `Destination.Get` says: the whole set, replaced at each update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoints {
+    /// The name is unknown to the controller.
+    NoSuchService,
+    /// Known, possibly without a ready endpoint. Ordered by address, so that equal sets are equal.
+    Known(Arc<Vec<Arc<Endpoint>>>),
+}

@@ -1,0 +1,1 @@
+//! Sockets, original destination, netlink, namespaces, copying, clock: the only unsafe code.

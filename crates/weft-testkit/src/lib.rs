@@ -1,0 +1,1 @@
+//! Development only: raw-byte peers, namespaces, fake controllers.

@@ -1,0 +1,1 @@
+//! Keys, CSRs, CA, rotation, and handshakes that yield a verified identity.
