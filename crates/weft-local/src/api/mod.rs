@@ -1,0 +1,4 @@
+//! The in-memory Kubernetes API.
+
+pub mod error;
+pub mod kubelet;

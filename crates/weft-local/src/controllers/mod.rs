@@ -1,0 +1,1 @@
+//! What kube-controller-manager does for a real cluster, as tasks on the store.
