@@ -1,0 +1,104 @@
+//! Trust anchors, as people keep them: concatenated PEM, edited by hand.
+
+use crate::certificate::Facts;
+use rustls::RootCertStore;
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use std::{fmt, sync::Arc, time::SystemTime};
+
+/// The certificates that a chain must end in.
+#[derive(Clone)]
+pub struct TrustBundle {
+    anchors: Vec<CertificateDer<'static>>,
+    store: Arc<RootCertStore>,
+    warnings: Vec<String>,
+}
+
+/// A text holds no usable certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadBundle(pub String);
+
+/// A bundle is configuration, but it may come from a ConfigMap anybody can grow: more than any mesh needs.
+const MAX_PEM_BYTES: usize = 1 << 20;
+
+impl TrustBundle {
+    /// Parses PEM: CRLF, comments, indentation, blank lines and duplicates are tolerated; a block that is no usable
+    /// certificate is an error (leaving it out could lock half of the mesh out), an expired one only a warning.
+    pub fn parse(pem: &str) -> Result<Self, BadBundle> {
+        if pem.len() > MAX_PEM_BYTES {
+            return Err(BadBundle(format!("{} bytes are more than the {MAX_PEM_BYTES} allowed", pem.len())));
+        }
+        let mut anchors: Vec<CertificateDer<'static>> = Vec::new();
+        for (index, certificate) in certificates(pem).enumerate() {
+            let certificate =
+                certificate.map_err(|e| BadBundle(format!("certificate {}: {e}", index + 1)))?;
+            if !anchors.contains(&certificate) {
+                anchors.push(certificate);
+            }
+        }
+        Self::new(anchors)
+    }
+
+    pub fn new(anchors: Vec<CertificateDer<'static>>) -> Result<Self, BadBundle> {
+        if anchors.is_empty() {
+            return Err(BadBundle("it holds no certificate".into()));
+        }
+        let mut store = RootCertStore::empty();
+        let mut warnings = Vec::new();
+        let now = SystemTime::now();
+        for (index, anchor) in anchors.iter().enumerate() {
+            let facts =
+                Facts::of(anchor).map_err(|e| BadBundle(format!("certificate {}: {e}", index + 1)))?;
+            if facts.not_after < now {
+                warnings.push(format!("trust anchor {} ({}) has expired", index + 1, facts.subject));
+            }
+            store.add(anchor.clone()).map_err(|e| BadBundle(format!("certificate {}: {e}", index + 1)))?;
+        }
+        Ok(TrustBundle { anchors, store: Arc::new(store), warnings })
+    }
+
+    pub fn anchors(&self) -> &[CertificateDer<'static>] {
+        &self.anchors
+    }
+
+    /// What deserves a line in the log and in `weft check`.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The bundle in one canonical form.
+    pub fn to_pem(&self) -> String {
+        self.anchors.iter().map(|a| crate::certificate::to_pem("CERTIFICATE", a)).collect()
+    }
+
+    pub(crate) fn store(&self) -> &Arc<RootCertStore> {
+        &self.store
+    }
+}
+
+/// The certificates of a PEM text, whose lines may be indented or end in CRLF.
+pub(crate) fn certificates(
+    pem: &str,
+) -> impl Iterator<Item = Result<CertificateDer<'static>, rustls_pki_types::pem::Error>> {
+    let tidy: String = pem.lines().flat_map(|line| [line.trim(), "\n"]).collect();
+    let parsed: Vec<_> = CertificateDer::pem_slice_iter(tidy.as_bytes()).collect();
+    parsed.into_iter()
+}
+
+impl PartialEq for TrustBundle {
+    fn eq(&self, other: &Self) -> bool {
+        self.anchors == other.anchors
+    }
+}
+
+impl fmt::Debug for TrustBundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TrustBundle({} anchors)", self.anchors.len())
+    }
+}
+
+impl fmt::Display for BadBundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the trust anchors cannot be used: {}", self.0)
+    }
+}
+impl std::error::Error for BadBundle {}

@@ -1,0 +1,99 @@
+//! Handshakes. What comes out is a stream and a verified identity, or a fault that says why not.
+//!
+//! No deadline is set here: a caller runs each handshake in its own task and keeps the deadline outside of it.
+
+use crate::{
+    certificate::{first_identity, names_identity},
+    credentials::{Client, Credentials},
+    failure::{Side, fault_of_io},
+    named::NamedServer,
+};
+use rustls::ServerConfig;
+use rustls_pki_types::ServerName;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use weft_fault::{Code, Fault, Phase};
+use weft_model::identity::Identity;
+
+/// An accepted stream and who is at the other end.
+#[derive(Debug)]
+pub struct Accepted<IO> {
+    pub stream: server::TlsStream<IO>,
+    /// `None` when the client presented no certificate, or one without any identity.
+    pub client: Option<Identity>,
+    /// The client will send a transport header.
+    pub transport: bool,
+}
+
+/// A connection whose server proved to be who it must be.
+#[derive(Debug)]
+pub struct Connected<IO> {
+    pub stream: client::TlsStream<IO>,
+    /// The server agreed to a transport header.
+    pub transport: bool,
+}
+
+/// Serves a client that asked for this workload's name. `direct`: on the proxy's own port, where a transport header
+/// may follow.
+pub async fn accept<IO>(own: &Credentials, direct: bool, io: IO) -> Result<Accepted<IO>, Fault>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    accept_with(if direct { &own.direct_server } else { &own.server }, io).await
+}
+
+/// Serves one of several names.
+pub async fn accept_named<IO>(server: &NamedServer, io: IO) -> Result<Accepted<IO>, Fault>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    accept_with(&server.config, io).await
+}
+
+async fn accept_with<IO>(config: &Arc<ServerConfig>, io: IO) -> Result<Accepted<IO>, Fault>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let stream =
+        TlsAcceptor::from(config.clone()).accept(io).await.map_err(|e| fault_of_io(e, Side::Server))?;
+    let session = stream.get_ref().1;
+    let client = session.peer_certificates().and_then(|chain| first_identity(chain.first()?));
+    let transport = session.alpn_protocol() == Some(crate::provider::TRANSPORT_ALPN);
+    Ok(Accepted { stream, client, transport })
+}
+
+/// Connects to a server that must prove `expected`. The first poll writes the ClientHello. `transport` offers the
+/// transport header's ALPN.
+pub async fn connect<IO>(
+    client: &Client,
+    io: IO,
+    expected: &Identity,
+    server_name: &Identity,
+    transport: bool,
+) -> Result<Connected<IO>, Fault>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = if transport { &client.transport } else { &client.plain };
+    let name = ServerName::try_from(server_name.as_str().to_owned()).map_err(|_| {
+        Fault::new(Code::AnswerInvalid).in_phase(Phase::TlsConnect).fact("server-name", server_name)
+    })?;
+    let stream = TlsConnector::from(config.clone())
+        .connect(name, io)
+        .await
+        .map_err(|e| fault_of_io(e, Side::Client).fact("server-name", server_name))?;
+    let session = stream.get_ref().1;
+    let proved = match session.peer_certificates().and_then(|chain| chain.first()) {
+        Some(leaf) => names_identity(leaf, expected),
+        None => Err(Vec::new()),
+    };
+    proved.map_err(|actual| {
+        Fault::new(Code::IdentityMismatch)
+            .in_phase(Phase::TlsConnect)
+            .fact("expected", expected)
+            .fact("actual", actual.join(" "))
+    })?;
+    let transport = session.alpn_protocol() == Some(crate::provider::TRANSPORT_ALPN);
+    Ok(Connected { stream, transport })
+}

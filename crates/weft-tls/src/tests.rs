@@ -1,0 +1,354 @@
+//! Whole handshakes over in-memory pipes, and the certificate authority's rules.
+
+use crate::{
+    authority::{BACKDATE, Ca, Issued},
+    bundle::TrustBundle,
+    certificate::Facts,
+    credentials::{Client, Credentials},
+    handshake::{accept, accept_named, connect},
+    hello::{Hello, peek},
+    keys::Key,
+    named::{NamedServer, Names},
+    request::SigningRequest,
+};
+use proptest::prelude::*;
+use rcgen::{CertificateParams, DnType, SanType};
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use weft_fault::{Code, Fault};
+use weft_model::identity::Identity;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn id(name: &str) -> Identity {
+    Identity::parse(&format!("{name}.shop.serviceaccount.identity.linkerd.cluster.local")).unwrap()
+}
+
+struct Pki {
+    issuer: Ca,
+    roots: TrustBundle,
+}
+
+fn pki() -> Pki {
+    let root = Ca::root("root.linkerd.cluster.local", DAY * 3650).unwrap();
+    let issuer = root.issuer("identity.linkerd.cluster.local", DAY * 365).unwrap();
+    let roots = TrustBundle::parse(&root.certificate_pem()).unwrap();
+    Pki { issuer, roots }
+}
+
+impl Pki {
+    fn issue(&self, id: &Identity) -> (Key, Issued) {
+        let key = Key::generate().unwrap();
+        let request = SigningRequest::parse(&key.certificate_request(id).unwrap(), id).unwrap();
+        let issued = self.issuer.sign(&request, DAY, SystemTime::now()).unwrap();
+        (key, issued)
+    }
+    fn credentials(&self, id: &Identity) -> Credentials {
+        let (key, issued) = self.issue(id);
+        Credentials::new(id.clone(), id.clone(), &key, issued.leaf, issued.intermediates, &self.roots)
+            .unwrap()
+    }
+}
+
+/// One handshake; both ends' results.
+async fn handshake(
+    client: &Client,
+    server: &Credentials,
+    expected: &Identity,
+    direct: bool,
+    transport: bool,
+) -> (Result<bool, Fault>, Result<(Option<Identity>, bool), Fault>) {
+    let (near, far) = duplex(64 * 1024);
+    let connecting = async {
+        let mut connected = connect(client, near, expected, server.server_name(), transport).await?;
+        connected.stream.write_all(b"hi").await.unwrap();
+        connected.stream.shutdown().await.unwrap();
+        Ok(connected.transport)
+    };
+    let accepting = async {
+        let mut accepted = accept(server, direct, far).await?;
+        let mut text = String::new();
+        // A client that refuses the server's identity drops the connection, so an error is no news here.
+        let _ = accepted.stream.read_to_string(&mut text).await;
+        assert!(text == "hi" || text.is_empty());
+        Ok((accepted.client, accepted.transport))
+    };
+    tokio::join!(connecting, accepting)
+}
+
+#[tokio::test]
+async fn both_ends_learn_who_the_other_is() {
+    let pki = pki();
+    let (web, store) = (pki.credentials(&id("web")), pki.credentials(&id("store")));
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, false).await;
+    assert!(!connected.unwrap());
+    assert_eq!(accepted.unwrap(), (Some(id("web")), false));
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), true, true).await;
+    assert!(connected.unwrap());
+    assert_eq!(accepted.unwrap(), (Some(id("web")), true));
+    // Either side alone does not make a transport header.
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, true).await;
+    assert!(!connected.unwrap() && !accepted.unwrap().1);
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), true, false).await;
+    assert!(!connected.unwrap() && !accepted.unwrap().1);
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_is_served_and_is_nobody() {
+    let pki = pki();
+    let store = pki.credentials(&id("store"));
+    let (connected, accepted) =
+        handshake(&Client::anonymous(&pki.roots), &store, store.id(), false, false).await;
+    assert!(connected.is_ok());
+    assert_eq!(accepted.unwrap().0, None);
+}
+
+#[tokio::test]
+async fn another_identity_is_refused_with_both_names() {
+    let pki = pki();
+    let (web, store) = (pki.credentials(&id("web")), pki.credentials(&id("store")));
+    let (connected, _) = handshake(web.client(), &store, &id("other"), false, false).await;
+    let fault = connected.unwrap_err();
+    assert_eq!(fault.code(), Code::IdentityMismatch);
+    let record = fault.record();
+    assert_eq!(record.fact("expected"), Some(id("other").as_str()));
+    assert_eq!(record.fact("actual"), Some(id("store").as_str()));
+}
+
+#[tokio::test]
+async fn foreign_anchors_are_told_apart_by_each_side() {
+    let (ours, theirs) = (pki(), pki());
+    let (web, store) = (ours.credentials(&id("web")), theirs.credentials(&id("store")));
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, false).await;
+    assert_eq!(connected.unwrap_err().code(), Code::CertificateUntrusted);
+    let fault = accepted.unwrap_err();
+    assert_eq!(fault.code(), Code::CertificateUntrusted, "{fault:?}");
+    assert!(fault.record().fact("alert").is_some());
+}
+
+#[tokio::test]
+async fn a_peer_that_speaks_something_else_is_named() {
+    let pki = pki();
+    let web = pki.credentials(&id("web"));
+    for (answer, code) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], Code::PeerNotTls),
+        (&b""[..], Code::HandshakeEof),
+        // A fatal unrecognized_name alert.
+        (&[21, 3, 3, 0, 2, 2, 112][..], Code::ForeignServerName),
+    ] {
+        let (near, mut far) = duplex(64 * 1024);
+        let x = id("x");
+        let serving = async {
+            let mut hello = [0; 64];
+            far.read_exact(&mut hello).await.unwrap();
+            far.write_all(answer).await.unwrap();
+            far.shutdown().await.unwrap();
+        };
+        let (connected, ()) = tokio::join!(connect(web.client(), near, &x, &x, false), serving);
+        assert_eq!(connected.unwrap_err().code(), code);
+    }
+}
+
+#[tokio::test]
+async fn a_named_server_picks_by_sni() {
+    let pki = pki();
+    let (a, b) = (id("linkerd-destination"), id("linkerd-identity"));
+    let mut names = Names::default();
+    for name in [&a, &b] {
+        let (key, issued) = pki.issue(name);
+        names.add(name.as_str(), &key, &issued).unwrap();
+    }
+    let server: NamedServer = names.server(&pki.roots, &[b"h2"]).unwrap();
+    let web = pki.credentials(&id("web"));
+    for name in [&a, &b] {
+        let (near, far) = duplex(64 * 1024);
+        let (connected, accepted) =
+            tokio::join!(connect(web.client(), near, name, name, false), accept_named(&server, far));
+        connected.unwrap();
+        assert_eq!(accepted.unwrap().client, Some(id("web")));
+    }
+    let (near, far) = duplex(64 * 1024);
+    let unknown = id("unknown");
+    let (connected, _) = tokio::join!(connect(web.client(), near, &a, &unknown, false), async {
+        accept_named(&server, far).await.map(|_| ())
+    });
+    assert!(connected.is_err());
+}
+
+#[test]
+fn credentials_are_checked_before_use() {
+    let pki = pki();
+    let (key, issued) = pki.issue(&id("web"));
+    let make = |name: &str, key: &Key, roots: &TrustBundle| {
+        Credentials::new(id(name), id(name), key, issued.leaf.clone(), issued.intermediates.clone(), roots)
+            .map(|_| ())
+            .map_err(|f| f.code())
+    };
+    assert_eq!(make("web", &key, &pki.roots), Ok(()));
+    assert_eq!(make("store", &key, &pki.roots), Err(Code::IdentityMismatch));
+    assert_eq!(make("web", &Key::generate().unwrap(), &pki.roots), Err(Code::AnswerInvalid));
+    assert_eq!(make("web", &key, &self::pki().roots), Err(Code::CertificateUntrusted));
+}
+
+#[test]
+fn a_leaf_is_back_dated_and_never_outlives_its_issuer() {
+    let root = Ca::root("root", DAY * 2).unwrap();
+    let issuer = root.issuer("issuer", Duration::from_secs(3600)).unwrap();
+    let key = Key::generate().unwrap();
+    let now = SystemTime::now();
+    let leaf = issuer.issue(&key, &["a.b"], DAY, now).unwrap();
+    assert_eq!(leaf.not_after, issuer.facts().not_after);
+    assert!(leaf.not_before <= now - BACKDATE + Duration::from_secs(1));
+    let facts = Facts::of(&leaf.leaf).unwrap();
+    assert_eq!(facts.names, ["a.b"]);
+    assert!(!facts.is_ca && facts.issuer == issuer.facts().subject);
+    let again = issuer.issue(&key, &["a.b"], DAY, now).unwrap();
+    assert_ne!(Facts::of(&again.leaf).unwrap().serial, facts.serial);
+    let late = issuer.issue(&key, &["a.b"], DAY, now + DAY).unwrap_err();
+    assert_eq!(late.code(), Code::IssuerUnusable);
+}
+
+#[test]
+fn an_issuer_survives_its_secret_and_is_checked() {
+    let pki = pki();
+    let (pem, key) = (pki.issuer.certificate_pem(), pki.issuer.key_pem());
+    let loaded = Ca::from_pem(&pem.replace('\n', "\r\n"), &key).unwrap();
+    assert!(loaded.check(&pki.roots, SystemTime::now()).is_ok());
+    let foreign = loaded.check(&self::pki().roots, SystemTime::now()).unwrap_err();
+    assert_eq!(foreign.code(), Code::IssuerUnusable);
+    assert!(foreign.record().causes[0].starts_with("TLS-004"), "{foreign:?}");
+    assert_eq!(
+        Ca::from_pem(&pem, &Key::generate().unwrap().to_pem()).unwrap_err().code(),
+        Code::IssuerUnusable
+    );
+    let (key, leaf) = pki.issue(&id("web"));
+    let leaf_pem = crate::certificate::to_pem("CERTIFICATE", &leaf.leaf);
+    assert_eq!(Ca::from_pem(&leaf_pem, &key.to_pem()).unwrap_err().code(), Code::IssuerUnusable);
+}
+
+#[test]
+fn a_key_is_read_in_either_form() {
+    // SEC1, as `openssl ecparam -genkey` writes it; made for this test and used nowhere else.
+    let sec1 = [
+        "-----BEGIN EC PRIVATE KEY-----",
+        "MHcCAQEEIGdjT0W7qSuEMLOdXRkzsk7GUq3/h1RlgtArSdCiFW9QoAoGCCqGSM49",
+        "AwEHoUQDQgAEtdsAR1mJdkpdz3YAL7aUb7obCbmG+frd10V0T0rT87CEYgm1Imy3",
+        "gyBuhpsr6bfz4bOeK3/O3AZ9t7qEyfOOEA==",
+        "-----END EC PRIVATE KEY-----",
+    ];
+    assert!(Key::from_pem(&sec1.join("\n")).is_ok());
+    let key = Key::generate().unwrap();
+    assert!(Key::from_pem(&key.to_pem()).is_ok());
+    assert!(Key::from_pem("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").is_err());
+    assert!(Key::from_pkcs8(b"nonsense").is_err());
+}
+
+#[test]
+fn only_the_identity_itself_may_be_asked_for() {
+    let me = id("web");
+    let key = Key::generate().unwrap();
+    assert!(SigningRequest::parse(&key.certificate_request(&me).unwrap(), &me).is_ok());
+    let refused = |change: &dyn Fn(&mut CertificateParams)| {
+        let mut params = CertificateParams::new(vec![me.as_str().to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        change(&mut params);
+        let der = params.serialize_request(key.pair()).unwrap().der().to_vec();
+        SigningRequest::parse(&der, &me).map(|_| ()).map_err(|f| f.code()) == Err(Code::CertifyRefused)
+    };
+    assert!(!refused(&|_| {}));
+    assert!(refused(&|p| p.subject_alt_names.push(SanType::DnsName("other.example".try_into().unwrap()))));
+    assert!(refused(&|p| p.subject_alt_names.push(SanType::IpAddress([10, 0, 0, 1].into()))));
+    assert!(refused(&|p| p.subject_alt_names = vec![SanType::Rfc822Name("a@b.c".try_into().unwrap())]));
+    assert!(refused(&|p| p.subject_alt_names.clear()));
+    assert!(refused(&|p| p.distinguished_name.push(DnType::CommonName, "other")));
+    assert!(refused(&|p| p.distinguished_name.push(DnType::OrganizationName, "org")));
+    assert!(refused(&|p| p.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained)));
+    // A changed byte breaks the signature.
+    let mut der = key.certificate_request(&me).unwrap();
+    *der.last_mut().unwrap() ^= 1;
+    assert!(SigningRequest::parse(&der, &me).is_err());
+    assert!(SigningRequest::parse(b"", &me).is_err());
+}
+
+#[test]
+fn bundles_are_read_as_people_write_them() {
+    let (a, b) = (Ca::root("a", DAY).unwrap(), Ca::root("b", DAY).unwrap());
+    let (pa, pb) = (a.certificate_pem(), b.certificate_pem());
+    let indented: String = pb.lines().map(|l| format!("    {l}\n")).collect();
+    let sloppy = format!("# old root\r\n{}\n\n# new\n{indented}\n{pa}\n\n\n", pa.replace('\n', "\r\n"));
+    let bundle = TrustBundle::parse(&sloppy).unwrap();
+    assert_eq!(bundle.anchors().len(), 2);
+    assert!(bundle.warnings().is_empty());
+    assert_eq!(TrustBundle::parse(&bundle.to_pem()).unwrap(), bundle);
+    assert!(TrustBundle::parse("").is_err());
+    assert!(TrustBundle::parse("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_err());
+    let key = Key::generate().unwrap();
+    let mut old = CertificateParams::new(vec!["old".into()]).unwrap();
+    old.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    old.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let old = old.self_signed(key.pair()).unwrap().pem();
+    let bundle = TrustBundle::parse(&format!("{old}{pa}")).unwrap();
+    assert_eq!((bundle.anchors().len(), bundle.warnings().len()), (2, 1));
+}
+
+/// The ClientHello that rustls writes for `name`.
+fn client_hello(name: &str) -> Vec<u8> {
+    let config = Client::anonymous(&pki().roots).plain;
+    let name = rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap();
+    let mut connection = rustls::ClientConnection::new(config, name).unwrap();
+    let mut bytes = Vec::new();
+    connection.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn the_server_name_is_found_as_soon_as_the_hello_is_whole() {
+    let hello = client_hello("app.example");
+    assert!(hello.len() > 1200, "a post-quantum share makes it long: {}", hello.len());
+    for cut in 0..hello.len() {
+        assert_eq!(peek(&hello[..cut]), Hello::Incomplete, "{cut}");
+    }
+    let found = Hello::Client { sni: Some("app.example".into()) };
+    assert_eq!(peek(&hello), found);
+    assert_eq!(peek(&[&hello[..], b"more"].concat()), found);
+    // The same message in three records.
+    let message = &hello[5..];
+    let mut split = Vec::new();
+    for part in message.chunks(message.len() / 3 + 1) {
+        split.extend([22, 3, 1]);
+        split.extend(u16::try_from(part.len()).unwrap().to_be_bytes());
+        split.extend(part);
+    }
+    assert_eq!(peek(&split), found);
+    // An address has no server name.
+    assert_eq!(peek(&client_hello("192.0.2.1")), Hello::Client { sni: None });
+}
+
+#[test]
+fn what_is_no_hello_is_told_early() {
+    for bytes in [
+        &b"GET / HTTP/1.1"[..],
+        &[1, 2, 3, 4],
+        &[22, 2],
+        &[22, 3, 9],
+        &[22, 3, 1, 0, 4, 2],
+        &[22, 3, 1, 0, 0],
+    ] {
+        assert_eq!(peek(bytes), Hello::NotTls, "{bytes:?}");
+    }
+    assert_eq!(peek(&[]), Hello::Incomplete);
+    assert_eq!(peek(&[22, 3, 1, 64, 0, 1, 0, 255, 255]), Hello::NotTls);
+}
+
+proptest! {
+    #[test]
+    fn peeking_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in 0_usize..1500) {
+        peek(&bytes);
+        let mut hello = client_hello("app.example");
+        let at = at.min(hello.len());
+        let end = (at + bytes.len()).min(hello.len());
+        let count = end - at;
+        hello[at..end].copy_from_slice(&bytes[..count]);
+        peek(&hello);
+    }
+}
