@@ -228,9 +228,47 @@ pub struct FaultRecord {
 }
 
 impl FaultRecord {
+    /// The failure as the cause of another one: its own line first, then its causes.
+    pub fn as_cause(&self) -> RecordedCause {
+        let mut line = format!("{} {}", self.code, self.says);
+        if let Some(subject) = &self.subject {
+            line.push_str(&format!(": {subject}"));
+        }
+        if let Some(peer) = &self.peer {
+            line.push_str(&format!(" peer={peer}"));
+        }
+        for (key, value) in &self.facts {
+            line.push_str(&format!(" {key}={value}"));
+        }
+        let mut next = None;
+        for cause in self.causes.iter().rev() {
+            next = Some(Box::new(RecordedCause { line: cause.clone(), next }));
+        }
+        RecordedCause { line, next }
+    }
+
     /// The value of the evidence named `key`.
     pub fn fact(&self, key: &str) -> Option<&str> {
         self.facts.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+}
+
+/// One link of a chain of causes that was recorded earlier.
+#[derive(Debug)]
+pub struct RecordedCause {
+    line: String,
+    next: Option<Box<RecordedCause>>,
+}
+
+impl fmt::Display for RecordedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl Error for RecordedCause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.next.as_deref().map(|next| next as &(dyn Error + 'static))
     }
 }
 
@@ -251,6 +289,9 @@ mod tests {
         assert_eq!(record.causes.len(), 2);
         assert!(record.causes[0].starts_with("NET-001"));
         assert_eq!(record.fact("refused"), Some("3"));
+        let again = Fault::new(Code::Unresolved).because(record.as_cause()).record();
+        assert_eq!(again.causes.len(), 3);
+        assert_eq!((&again.causes[0], &again.causes[1..]), (&shown, &record.causes[..]));
         let json = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<FaultRecord>(&json).unwrap(), record);
     }

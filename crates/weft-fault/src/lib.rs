@@ -8,4 +8,4 @@ mod codes;
 mod fault;
 
 pub use codes::{Blame, Code, Retry};
-pub use fault::{Fault, FaultRecord, Phase};
+pub use fault::{Fault, FaultRecord, Phase, RecordedCause};

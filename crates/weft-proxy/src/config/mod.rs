@@ -1,0 +1,192 @@
+//! Boot settings, from the environment: Linkerd's own `LINKERD2_PROXY_*` variables.
+//!
+//! Every variable is read once, and every mistake is reported, each with the variable, its value and the form that was
+//! expected. Live policy is not here: it comes from the controller and may change while the proxy runs.
+
+mod env;
+mod parse;
+
+use ipnet::IpNet;
+use std::{collections::BTreeSet, net::IpAddr, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use weft_fault::Fault;
+use weft_model::{identity::Identity, inbound::ServerPolicy, outbound::Backoff};
+
+/// Every setting of the process, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub inbound: Inbound,
+    pub outbound: Outbound,
+    pub admin: SocketAddr,
+    pub tap: SocketAddr,
+    pub shutdown_endpoint: bool,
+    pub shutdown_grace: Duration,
+    pub control: Control,
+    pub identity: IdentitySettings,
+    /// `GetProfile` is asked for addresses in these only.
+    pub profile_networks: Vec<IpNet>,
+    /// Lower case, without the trailing dot.
+    pub profile_suffixes: Vec<String>,
+    pub cluster_networks: Vec<IpNet>,
+    pub workers: usize,
+    pub log: LogSettings,
+    pub metrics_retain_idle: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Inbound {
+    pub listen: SocketAddr,
+    pub sockets: Sockets,
+    pub detect_timeout: Duration,
+    pub connect_timeout: Duration,
+    pub connect_backoff: Backoff,
+    pub queue_capacity: usize,
+    pub failfast_timeout: Duration,
+    pub max_in_flight: usize,
+    pub pool_idle_timeout: Duration,
+    pub max_idle_per_endpoint: usize,
+    /// A port's policy is dropped when nothing used it for so long.
+    pub discovery_idle: Duration,
+    /// What applies until the controller answers, and where it never does.
+    pub default_policy: Arc<ServerPolicy>,
+    /// Watched from the start and for good.
+    pub ports: BTreeSet<u16>,
+    /// Opaque until the controller says otherwise.
+    pub opaque_ports: BTreeSet<u16>,
+    /// This pod's addresses; empty: any.
+    pub ips: BTreeSet<IpAddr>,
+    /// Lower case, without the trailing dot.
+    pub gateway_suffixes: Vec<String>,
+    pub h2: Http2,
+}
+
+#[derive(Clone, Debug)]
+pub struct Outbound {
+    pub listen: Vec<SocketAddr>,
+    pub sockets: Sockets,
+    pub detect_timeout: Duration,
+    /// TCP, TLS and the transport header together.
+    pub connect_timeout: Duration,
+    pub connect_backoff: Backoff,
+    pub queue_capacity: usize,
+    /// How long a request waits for an endpoint, and a connection for discovery.
+    pub failfast_timeout: Duration,
+    pub max_in_flight: usize,
+    pub pool_idle_timeout: Duration,
+    pub max_idle_per_endpoint: usize,
+    pub discovery_idle: Duration,
+    pub ingress_mode: bool,
+    pub informational_headers: bool,
+    pub h2: Http2,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sockets {
+    pub accept_keepalive: Option<Duration>,
+    pub connect_keepalive: Option<Duration>,
+    pub accept_user_timeout: Option<Duration>,
+    pub connect_user_timeout: Option<Duration>,
+    pub backlog: Option<u32>,
+}
+
+/// HTTP/2 settings of one side's server; `None` leaves the choice to the code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Http2 {
+    pub initial_stream_window: Option<u32>,
+    pub initial_connection_window: Option<u32>,
+    pub adaptive_flow_control: bool,
+    pub keep_alive_interval: Option<Duration>,
+    pub keep_alive_timeout: Option<Duration>,
+    pub max_concurrent_streams: Option<u32>,
+    pub max_frame_size: Option<u32>,
+    pub max_header_list_size: Option<u32>,
+    pub max_pending_accept_reset_streams: Option<usize>,
+    pub max_send_buf_size: Option<usize>,
+}
+
+/// Where the control plane is and how this proxy introduces itself.
+#[derive(Clone, Debug)]
+pub struct Control {
+    pub destination: ControlAddr,
+    pub policy: ControlAddr,
+    pub identity: ControlAddr,
+    /// Opaque to the proxy.
+    pub workload: String,
+    /// Opaque to the proxy.
+    pub context: String,
+    /// Limits of a stream, for controllers that are not on loopback.
+    pub initial_timeout: Option<Duration>,
+    pub idle_timeout: Option<Duration>,
+    pub lifetime: Option<Duration>,
+}
+
+/// One service of the control plane. Without a name it is on loopback and speaks plaintext.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlAddr {
+    pub host: String,
+    pub port: u16,
+    pub name: Option<Identity>,
+}
+
+#[derive(Clone, Debug)]
+pub struct IdentitySettings {
+    /// The identity, which is also what the certificate has to contain.
+    pub local_name: Identity,
+    /// The SNI under which peers dial; the same as `local_name` unless that is a URI.
+    pub server_name: Identity,
+    pub trust_anchors_pem: String,
+    /// A directory that may hold `key.p8` and `csr.der`, made by Linkerd's launcher.
+    pub dir: Option<PathBuf>,
+    pub token_file: PathBuf,
+    pub min_refresh: Duration,
+    pub max_refresh: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    pub filter: String,
+    pub format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Plain,
+    Json,
+}
+
+impl Config {
+    /// Reads the process's environment. All mistakes are returned together.
+    pub fn from_env() -> Result<Config, Vec<Fault>> {
+        Config::from_lookup(|name| std::env::var_os(name))
+    }
+
+    /// Is `ip` within the mesh's networks, so that a missing identity is a question and not an answer?
+    pub fn in_cluster(&self, ip: IpAddr) -> bool {
+        [&self.cluster_networks, &self.profile_networks]
+            .iter()
+            .any(|networks| networks.iter().any(|net| net.contains(&ip)))
+    }
+
+    /// Is `addr` one of this proxy's own listeners? Dialling it would be a loop.
+    pub fn is_own_listener(&self, addr: SocketAddr) -> bool {
+        let ours = |listen: &SocketAddr| {
+            listen.port() == addr.port()
+                && (listen.ip() == addr.ip()
+                    || (listen.ip().is_unspecified()
+                        && (addr.ip().is_loopback() || self.inbound.ips.contains(&addr.ip()))))
+        };
+        ours(&self.inbound.listen) || self.outbound.listen.iter().any(ours)
+    }
+
+    /// `namespace/pod` as far as `POLICY_WORKLOAD` says, else the text itself: the source of records.
+    pub fn pod_name(&self) -> String {
+        let workload = self.control.workload.as_str();
+        let json: Option<serde_json::Value> = serde_json::from_str(workload).ok();
+        if let Some(json) = json
+            && let (Some(ns), Some(pod)) =
+                (json.get("ns").and_then(|v| v.as_str()), json.get("pod").and_then(|v| v.as_str()))
+        {
+            return format!("{ns}/{pod}");
+        }
+        workload.replace(':', "/")
+    }
+}

@@ -1,0 +1,226 @@
+//! What the data path knows about destinations and ports, and how it asks.
+//!
+//! Workers read snapshots and never wait for a lock that is held while something is computed. Only the agent thread asks
+//! the controller and publishes. Results carry their age and a generation, and no result without an identity is for ever.
+
+pub mod fixed;
+
+use arc_swap::ArcSwap;
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+use tokio::sync::{mpsc, watch};
+use weft_fault::{Code, Fault, FaultRecord, Phase};
+use weft_model::{
+    inbound::ServerPolicy,
+    outbound::{Endpoints, OutboundPolicy, Profile},
+};
+
+/// The answer for one original destination. Replaced whole: keep the receiver and look again when it changes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Destination {
+    pub addr: SocketAddr,
+    /// Grows with each change of this destination's answer.
+    pub generation: u64,
+    pub learned: Instant,
+    pub profile: Option<Arc<Profile>>,
+    /// The controller's policy, or one made from the profile, or a plain forward to the address.
+    pub policy: Arc<OutboundPolicy>,
+    pub in_cluster: bool,
+    /// An endpoint of unknown identity must not be dialled in plaintext: the controller is one that can say more.
+    pub strict: bool,
+}
+
+/// What is known about the endpoints of a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointsState {
+    pub generation: u64,
+    /// Since when `lookup` has been so.
+    pub since: Instant,
+    pub lookup: Lookup,
+    /// As in [`Destination::strict`].
+    pub strict: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Lookup {
+    /// No usable answer so far, and the last failure if an attempt has failed.
+    Pending(Option<Arc<FaultRecord>>),
+    Answered(Endpoints),
+    /// The controller refuses to resolve this name. It is asked again all the same, less often.
+    Refused(Arc<FaultRecord>),
+}
+
+impl EndpointsState {
+    pub fn pending() -> Self {
+        EndpointsState { generation: 0, since: Instant::now(), lookup: Lookup::Pending(None), strict: false }
+    }
+}
+
+/// How far the question about an original destination has come.
+#[derive(Clone, Debug)]
+pub(crate) enum Progress {
+    Asking { since: Instant, last: Option<Arc<FaultRecord>> },
+    Answered(watch::Receiver<Arc<Destination>>),
+}
+
+/// What the data path asks of the agent. A question carries the sender of the channel whose receiver the asker holds.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Destination(SocketAddr, watch::Sender<Progress>),
+    Endpoints(String, watch::Sender<Arc<EndpointsState>>),
+    Inbound(u16, watch::Sender<Arc<ServerPolicy>>),
+    Doubt(SocketAddr, Code),
+}
+
+/// Questions that may wait for the agent. More than this many new destinations at once is a scan, not traffic.
+pub(crate) const ASK_QUEUE: usize = 4_096;
+
+/// The handle that workers hold.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) destinations: Snapshot<SocketAddr, Progress>,
+    pub(crate) endpoints: Snapshot<String, Arc<EndpointsState>>,
+    pub(crate) ports: Snapshot<u16, Arc<ServerPolicy>>,
+    pub(crate) default_policy: Arc<ServerPolicy>,
+    asks: mpsc::Sender<Ask>,
+    epoch: Instant,
+}
+
+/// What is known, by key: read by workers, replaced by the agent.
+pub(crate) type Snapshot<K, T> = ArcSwap<HashMap<K, Arc<Known<T>>>>;
+
+#[derive(Debug)]
+pub(crate) struct Known<T> {
+    receiver: watch::Receiver<T>,
+    /// Milliseconds after `Shared::epoch`.
+    used: AtomicU64,
+}
+
+impl<T> Known<T> {
+    pub(crate) fn new(receiver: watch::Receiver<T>, now_ms: u64) -> Self {
+        Known { receiver, used: AtomicU64::new(now_ms) }
+    }
+
+    pub(crate) fn used_ms(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(default_policy: Arc<ServerPolicy>) -> (Arc<Self>, mpsc::Receiver<Ask>) {
+        let (asks, questions) = mpsc::channel(ASK_QUEUE);
+        let shared = Shared {
+            destinations: Snapshot::default(),
+            endpoints: Snapshot::default(),
+            ports: Snapshot::default(),
+            default_policy,
+            asks,
+            epoch: Instant::now(),
+        };
+        (Arc::new(shared), questions)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn find<K: Hash + Eq, T>(&self, snapshot: &Snapshot<K, T>, key: &K) -> Option<watch::Receiver<T>> {
+        let known = snapshot.load();
+        let known = known.get(key)?;
+        known.used.store(self.now_ms(), Ordering::Relaxed);
+        Some(known.receiver.clone())
+    }
+
+    /// Hands a question to the agent without waiting. When the queue is full a task waits in the caller's stead; there
+    /// are no more of these than connections that ask.
+    fn ask(&self, ask: Ask) {
+        match self.asks.try_send(ask) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
+            Err(mpsc::error::TrySendError::Full(ask)) => {
+                let asks = self.asks.clone();
+                // The agent may end first; then the process is ending too.
+                tokio::spawn(async move { drop(asks.send(ask).await) });
+            }
+        }
+    }
+}
+
+impl Discovery {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Discovery { shared }
+    }
+
+    /// The answer for an address that the application dialled. Waits until `deadline` for the first usable one.
+    pub async fn destination(
+        &self,
+        dst: SocketAddr,
+        deadline: Instant,
+    ) -> Result<watch::Receiver<Arc<Destination>>, Fault> {
+        let shared = &self.shared;
+        let mut progress = shared.find(&shared.destinations, &dst).unwrap_or_else(|| {
+            let (send, receive) = watch::channel(Progress::Asking { since: Instant::now(), last: None });
+            shared.ask(Ask::Destination(dst, send));
+            receive
+        });
+        let answered = progress.wait_for(|now| matches!(now, Progress::Answered(_)));
+        if let Ok(Ok(now)) = tokio::time::timeout_at(deadline.into(), answered).await
+            && let Progress::Answered(receiver) = &*now
+        {
+            return Ok(receiver.clone());
+        }
+        let unresolved = Fault::new(Code::Unresolved).in_phase(Phase::Discover).about(dst);
+        Err(match &*progress.borrow() {
+            Progress::Asking { since, last } => {
+                let fault = unresolved.fact("waited_ms", since.elapsed().as_millis());
+                match last {
+                    Some(cause) => fault.because(cause.as_cause()),
+                    None => fault,
+                }
+            }
+            // Answered between the deadline and here: still too late for this caller.
+            Progress::Answered(_) => unresolved,
+        })
+    }
+
+    /// The endpoints behind a name (`host:port`), as `Destination.Get` tells them. The receiver's sender is gone only
+    /// when the process ends.
+    pub fn endpoints(&self, path: &str) -> watch::Receiver<Arc<EndpointsState>> {
+        let shared = &self.shared;
+        let path = path.to_string();
+        shared.find(&shared.endpoints, &path).unwrap_or_else(|| {
+            let (send, receive) = watch::channel(Arc::new(EndpointsState::pending()));
+            shared.ask(Ask::Endpoints(path, send));
+            receive
+        })
+    }
+
+    /// The policy of a port. Never waits: the configured default holds until the first answer.
+    pub fn inbound(&self, port: u16) -> watch::Receiver<Arc<ServerPolicy>> {
+        let shared = &self.shared;
+        shared.find(&shared.ports, &port).unwrap_or_else(|| {
+            let (send, receive) = watch::channel(shared.default_policy.clone());
+            shared.ask(Ask::Inbound(port, send));
+            receive
+        })
+    }
+
+    /// Evidence against what is known about an address, as an endpoint or as a destination: it is asked for again, at
+    /// most once a second.
+    pub fn doubt(&self, addr: SocketAddr, why: Code) {
+        // A full queue means that the agent is busy asking already.
+        drop(self.shared.asks.try_send(Ask::Doubt(addr, why)));
+    }
+}

@@ -1,0 +1,13 @@
+//! What every connection sees: one [`Mesh`] per process, shared by the workers and the agent.
+
+use crate::{config::Config, discovery::Discovery, drain, identity, metrics::Metrics, record::Recorder};
+use std::sync::Arc;
+
+pub struct Mesh {
+    pub config: Config,
+    pub identity: identity::Handle,
+    pub discovery: Discovery,
+    pub metrics: Arc<Metrics>,
+    pub recorder: Arc<Recorder>,
+    pub drain: drain::Watch,
+}

@@ -1,0 +1,326 @@
+//! The flight recorder: one [`Story`] per connection, and the last few thousand of them.
+
+use crate::metrics::Metrics;
+use parking_lot::Mutex;
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Instant, SystemTime},
+};
+use tokio::sync::mpsc;
+use weft_fault::{Fault, Phase};
+use weft_model::{identity::Identity, meta::Meta};
+use weft_wire::record::{ConnectionRecord, Connections, Direction, EntryKind, Event, JournalEntry};
+
+/// Connections that are kept, and failed ones that are kept longer.
+const KEEP: usize = 2_000;
+const KEEP_FAILED: usize = 500;
+/// Both rings together never hold more than about this.
+const KEEP_BYTES: usize = 8 << 20;
+/// Events of one connection; a long-lived one keeps its first ones.
+const EVENTS: usize = 48;
+const TEXT_BYTES: usize = 512;
+/// Faults that wait to be uploaded.
+const JOURNAL_QUEUE: usize = 256;
+
+/// Keeps the last connections. Its lock is taken when a connection ends or fails, never while one runs.
+pub struct Recorder {
+    kept: Mutex<Kept>,
+    metrics: Arc<Metrics>,
+    journal: mpsc::Sender<JournalEntry>,
+    journal_dropped: AtomicU64,
+    next_id: AtomicU64,
+    pod: String,
+    identity: String,
+}
+
+#[derive(Default)]
+struct Kept {
+    ended: VecDeque<Arc<ConnectionRecord>>,
+    failed: VecDeque<Arc<ConnectionRecord>>,
+    bytes: usize,
+    forgotten: u64,
+}
+
+impl Recorder {
+    /// `pod` is `namespace/name`. Faults come out of the receiver, for whoever uploads them.
+    pub fn new(
+        metrics: Arc<Metrics>,
+        pod: String,
+        identity: &Identity,
+    ) -> (Arc<Self>, mpsc::Receiver<JournalEntry>) {
+        let (journal, entries) = mpsc::channel(JOURNAL_QUEUE);
+        let recorder = Recorder {
+            kept: Mutex::default(),
+            metrics,
+            journal,
+            journal_dropped: AtomicU64::new(0),
+            // Ids of two proxies, or of one proxy before and after a restart, must not be mixed up.
+            next_id: AtomicU64::new(rand::random()),
+            pod,
+            identity: identity.to_string(),
+        };
+        (Arc::new(recorder), entries)
+    }
+
+    /// Starts the story of an accepted connection.
+    pub fn story(
+        self: &Arc<Self>,
+        direction: Direction,
+        client: SocketAddr,
+        server: Option<SocketAddr>,
+    ) -> Story {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Story {
+            recorder: self.clone(),
+            direction,
+            begun: Instant::now(),
+            requests: AtomicU64::new(0),
+            record: Mutex::new(ConnectionRecord {
+                id: format!("{id:016x}"),
+                peer_id: None,
+                direction,
+                client,
+                server,
+                service: None,
+                endpoint: None,
+                client_identity: None,
+                server_identity: None,
+                tls: None,
+                protocol: None,
+                policy: None,
+                authorization: None,
+                started_unix_ms: unix_ms(SystemTime::now()),
+                duration_us: None,
+                events: Vec::new(),
+                events_dropped: 0,
+                requests: 0,
+                statuses: Default::default(),
+                read_bytes: 0,
+                written_bytes: 0,
+                ended: None,
+                fault: None,
+                faults: 0,
+            }),
+        }
+    }
+
+    /// Writes down something that happened to the proxy itself: a stall, a lost controller.
+    pub fn note(&self, subject: &str, text: String, fault: Option<&Fault>) {
+        self.upload(JournalEntry {
+            at_unix_ms: unix_ms(SystemTime::now()),
+            source: self.pod.clone(),
+            subject: subject.to_string(),
+            kind: if fault.is_some() { EntryKind::Fault } else { EntryKind::Change },
+            text,
+            fault: fault.map(Fault::record),
+        });
+    }
+
+    /// Entries that found the upload queue full.
+    pub fn journal_dropped(&self) -> u64 {
+        self.journal_dropped.load(Ordering::Relaxed)
+    }
+
+    /// The records that `wanted` picks, newest first, at most `limit`.
+    pub fn connections(&self, limit: usize, wanted: impl Fn(&ConnectionRecord) -> bool) -> Connections {
+        // Pointers are copied under the lock; the filter runs outside of it.
+        let (all, forgotten) = {
+            let kept = self.kept.lock();
+            let all: Vec<_> = kept.ended.iter().chain(&kept.failed).cloned().collect();
+            (all, kept.forgotten)
+        };
+        let mut found: Vec<_> = all.into_iter().filter(|record| wanted(record)).collect();
+        found.sort_by_key(|record| std::cmp::Reverse(record.started_unix_ms));
+        found.truncate(limit);
+        Connections {
+            pod: self.pod.clone(),
+            identity: self.identity.clone(),
+            now_unix_ms: unix_ms(SystemTime::now()),
+            forgotten,
+            connections: found.into_iter().map(|record| ConnectionRecord::clone(&record)).collect(),
+        }
+    }
+
+    fn keep(&self, record: ConnectionRecord) {
+        let failed = record.fault.is_some();
+        let bytes = size(&record);
+        let mut kept = self.kept.lock();
+        let kept = &mut *kept;
+        kept.bytes += bytes;
+        // A failed connection that goes on was kept at its failure; its later state replaces the earlier one.
+        if failed && let Some(at) = kept.failed.iter().position(|old| old.id == record.id) {
+            kept.bytes -= size(&kept.failed[at]);
+            kept.failed.remove(at);
+        }
+        let ring = if failed { &mut kept.failed } else { &mut kept.ended };
+        ring.push_back(Arc::new(record));
+        loop {
+            let over_bytes = kept.bytes > KEEP_BYTES;
+            let ring = if kept.ended.len() > KEEP || (over_bytes && !kept.ended.is_empty()) {
+                &mut kept.ended
+            } else if kept.failed.len() > KEEP_FAILED || over_bytes {
+                &mut kept.failed
+            } else {
+                break;
+            };
+            let Some(oldest) = ring.pop_front() else { break };
+            kept.bytes -= size(&oldest);
+            kept.forgotten += 1;
+        }
+    }
+
+    fn upload(&self, entry: JournalEntry) {
+        if self.journal.try_send(entry).is_err() {
+            self.journal_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What happens to one connection. Shared by the tasks that serve its requests, all on one worker, so that its lock is
+/// never contended.
+pub struct Story {
+    recorder: Arc<Recorder>,
+    direction: Direction,
+    begun: Instant,
+    requests: AtomicU64,
+    record: Mutex<ConnectionRecord>,
+}
+
+impl Story {
+    /// Unique per proxy.
+    pub fn id(&self) -> String {
+        self.record.lock().id.clone()
+    }
+
+    pub fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// The id under which the peer's proxy records this connection.
+    pub fn peer_id(&self, id: &str) {
+        self.record.lock().peer_id = Some(id.chars().take(32).collect());
+    }
+    pub fn service(&self, service: impl std::fmt::Display) {
+        self.record.lock().service = Some(service.to_string());
+    }
+    pub fn endpoint(&self, endpoint: SocketAddr) {
+        self.record.lock().endpoint = Some(endpoint);
+    }
+    pub fn client_identity(&self, id: &Identity) {
+        self.record.lock().client_identity = Some(id.to_string());
+    }
+    pub fn server_identity(&self, id: &Identity) {
+        self.record.lock().server_identity = Some(id.to_string());
+    }
+    /// `mutual`, `passthrough`, or the reason for there being none.
+    pub fn tls(&self, tls: &'static str) {
+        self.record.lock().tls = Some(tls.to_string());
+    }
+    pub fn protocol(&self, protocol: &'static str) {
+        self.record.lock().protocol = Some(protocol.to_string());
+    }
+    /// The policy that decided, and the authorization that allowed.
+    pub fn decided(&self, policy: &Meta, authorization: Option<&Meta>) {
+        let mut record = self.record.lock();
+        record.policy = Some(policy.to_string());
+        record.authorization = authorization.map(ToString::to_string);
+    }
+
+    /// A step that was reached.
+    pub fn event(&self, phase: Phase, text: impl Into<Cow<'static, str>>) {
+        let at_us = micros(self.begun);
+        let mut record = self.record.lock();
+        if record.events.len() >= EVENTS {
+            record.events_dropped += 1;
+            return;
+        }
+        let mut text = text.into().into_owned();
+        if text.len() > TEXT_BYTES {
+            let cut = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            text.truncate(cut);
+        }
+        record.events.push(Event { at_us, phase, text });
+    }
+
+    /// A request was answered with `status`.
+    pub fn request(&self, status: u16) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        *self.record.lock().statuses.entry(status).or_default() += 1;
+    }
+
+    pub fn bytes(&self, read: u64, written: u64) {
+        let mut record = self.record.lock();
+        record.read_bytes += read;
+        record.written_bytes += written;
+    }
+
+    /// Something failed, of the connection or of one request. It is counted, kept and uploaded at once; the caller logs.
+    pub fn fault(&self, fault: &Fault) {
+        self.recorder.metrics.fault(fault.code(), self.direction);
+        let fault = fault.record();
+        let mut record = self.record.lock();
+        record.faults += 1;
+        record.fault = Some(fault.clone());
+        record.requests = self.requests.load(Ordering::Relaxed);
+        // The same failure again and again on one connection is one story, not a thousand.
+        let worth_telling = record.faults.is_power_of_two();
+        let copy = worth_telling.then(|| record.clone());
+        drop(record);
+        if let Some(copy) = copy {
+            self.recorder.upload(JournalEntry {
+                at_unix_ms: unix_ms(SystemTime::now()),
+                source: self.recorder.pod.clone(),
+                subject: copy
+                    .service
+                    .clone()
+                    .or(copy.server.map(|addr| addr.to_string()))
+                    .unwrap_or_default(),
+                kind: EntryKind::Fault,
+                text: format!("{} connection {} from {}", self.direction.as_str(), copy.id, copy.client),
+                fault: Some(fault),
+            });
+            self.recorder.keep(copy);
+        }
+    }
+
+    /// The connection is over. A fault that ended it has to be given to [`Story::fault`] before.
+    pub fn end(self, how: impl Into<Cow<'static, str>>) {
+        self.record.lock().ended = Some(how.into().into_owned());
+    }
+}
+
+/// A story ends exactly once, however its task ends.
+impl Drop for Story {
+    fn drop(&mut self) {
+        let mut record = self.record.get_mut().clone();
+        record.duration_us = Some(micros(self.begun));
+        record.requests = self.requests.load(Ordering::Relaxed);
+        record.ended.get_or_insert_with(|| "dropped".to_string());
+        self.recorder.keep(record);
+    }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// About how much memory a record takes.
+fn size(record: &ConnectionRecord) -> usize {
+    let events: usize = record.events.iter().map(|event| event.text.capacity() + size_of::<Event>()).sum();
+    let fault = record.fault.as_ref().map_or(0, |fault| {
+        400 + fault.facts.iter().map(|(k, v)| k.len() + v.len() + 48).sum::<usize>()
+            + fault.causes.iter().map(|cause| cause.len() + 24).sum::<usize>()
+    });
+    size_of::<ConnectionRecord>() + events + fault + 200
+}
