@@ -311,6 +311,10 @@ codes! {
         says: "the watch on the Kubernetes API was lost",
         remedy: "It is listed again by itself; if it stays, check the API server and the controller's permissions.";
 
+    ApiRequestFailed = "CTL-006", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,
+        says: "a request to the Kubernetes API failed",
+        remedy: "The chain says why: check the API server's address, this account's permissions, and the object named.";
+
     // --- NOD: one machine
     StartFailed = "NOD-001", blame: Operator, retry: SameEndpoint, http: 500, grpc: Internal,
         says: "a container could not be started",

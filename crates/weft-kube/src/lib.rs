@@ -1,1 +1,13 @@
-//! All Kubernetes knowledge: typed resources, watches, status writes, the client.
+//! All Kubernetes knowledge: the kinds that weft reads, watches that survive, the client.
+//!
+//! The kinds are our own and hold only what weft uses: a watch cache of whole objects is where controllers lose their
+//! memory, and a type that knows every field breaks on the first one it does not know.
+
+pub mod api;
+pub mod backoff;
+pub mod core;
+pub mod kind;
+pub mod meta;
+pub mod policy;
+pub mod selector;
+pub mod watch;

@@ -1,0 +1,6 @@
+//! Kinds of Kubernetes itself.
+
+pub mod endpoint_slice;
+pub mod node;
+pub mod pod;
+pub mod service;

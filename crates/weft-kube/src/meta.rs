@@ -1,0 +1,136 @@
+//! Object metadata, reduced to what decisions and explanations need.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer};
+use std::{collections::BTreeMap, fmt};
+
+/// The annotation in which kubectl keeps a second copy of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub namespace: String,
+    #[serde(deserialize_with = "nullable")]
+    pub uid: String,
+    #[serde(deserialize_with = "nullable")]
+    pub resource_version: String,
+    #[serde(deserialize_with = "nullable")]
+    pub generation: i64,
+    pub creation_timestamp: Option<Timestamp>,
+    pub deletion_timestamp: Option<Timestamp>,
+    #[serde(deserialize_with = "nullable")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "without_last_applied")]
+    pub annotations: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    pub owner_references: Vec<OwnerReference>,
+    /// Who wrote the object last, as far as it says.
+    #[serde(rename = "managedFields", deserialize_with = "last_writer")]
+    pub last_writer: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerReference {
+    pub kind: String,
+    pub name: String,
+    pub controller: Option<bool>,
+}
+
+impl Meta {
+    pub fn key(&self) -> ObjectName {
+        ObjectName { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.get(name).map(String::as_str)
+    }
+
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.get(name).map(String::as_str)
+    }
+
+    /// Oldest first, then by name: the order in which overlapping objects win. One without a time is newest.
+    pub fn seniority(&self) -> (Timestamp, &str, &str) {
+        (self.creation_timestamp.unwrap_or(Timestamp::MAX), &self.namespace, &self.name)
+    }
+
+    /// The owner that controls this object.
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.owner_references.iter().find(|o| o.controller == Some(true))
+    }
+}
+
+/// Namespace and name; the namespace of cluster-wide objects is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectName {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        ObjectName { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// Go writes empty lists, maps and strings as `null`.
+pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn without_last_applied<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let mut annotations: BTreeMap<String, String> = nullable(deserializer)?;
+    annotations.remove(LAST_APPLIED);
+    Ok(annotations)
+}
+
+fn last_writer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Entry {
+        manager: String,
+        time: Option<Timestamp>,
+    }
+    let entries: Vec<Entry> = nullable(deserializer)?;
+    Ok(entries.into_iter().max_by_key(|e| e.time).map(|e| e.manager).filter(|m| !m.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn nulls_and_copies_do_no_harm() {
+        let meta: Meta = serde_json::from_value(json!({
+            "name": "store", "namespace": null, "labels": null, "creationTimestamp": null,
+            "annotations": {LAST_APPLIED: "{…}", "a": "b"},
+            "managedFields": [
+                {"manager": "kubectl", "time": "2026-01-02T00:00:00Z", "fieldsV1": {}},
+                {"manager": "helm", "time": "2026-01-01T00:00:00Z"},
+            ],
+        }))
+        .unwrap();
+        assert_eq!(meta.annotations.len(), 1);
+        assert_eq!(meta.last_writer.as_deref(), Some("kubectl"));
+        assert_eq!(meta.key().to_string(), "store");
+    }
+}

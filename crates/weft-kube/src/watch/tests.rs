@@ -1,0 +1,149 @@
+use super::*;
+use crate::{core::service::Service, meta::ObjectName, policy::server::Server};
+use http::Response;
+use http_body_util::{Full, StreamBody, combinators::BoxBody};
+use std::{collections::VecDeque, convert::Infallible, sync::Mutex};
+
+type AnswerBody = BoxBody<bytes::Bytes, Infallible>;
+
+/// Answers each request by the next entry; records the URIs and when they came.
+#[derive(Clone)]
+struct Script(Arc<Mutex<State>>);
+
+struct State {
+    answers: VecDeque<Response<AnswerBody>>,
+    asked: Vec<(String, Instant)>,
+}
+
+fn json(status: u16, body: Value) -> Response<AnswerBody> {
+    Response::builder().status(status).body(Full::from(body.to_string()).boxed()).unwrap()
+}
+
+/// A watch whose bytes come in these pieces and then stays open.
+fn stream(pieces: &[&str]) -> Response<AnswerBody> {
+    let pieces: Vec<_> = pieces
+        .iter()
+        .map(|p| Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::from((*p).to_string()))))
+        .collect();
+    use futures_util::StreamExt;
+    let open = futures_util::stream::iter(pieces).chain(futures_util::stream::pending());
+    Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(open)))))
+}
+
+/// `BoxBody` wants `Sync`; only ever polled through `&mut`.
+struct SyncStream<S>(std::pin::Pin<Box<S>>);
+impl<S: futures_util::Stream> futures_util::Stream for SyncStream<S> {
+    type Item = S::Item;
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<S::Item>> {
+        self.0.as_mut().poll_next(cx)
+    }
+}
+
+fn run<K: Kind + std::fmt::Debug>(
+    answers: Vec<Response<AnswerBody>>,
+) -> (Script, mpsc::Receiver<Event<K>>, Pulse) {
+    let script = Script(Arc::new(Mutex::new(State { answers: answers.into(), asked: Vec::new() })));
+    let server = script.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let mut state = server.0.lock().unwrap();
+        state.asked.push((request.uri().to_string(), Instant::now()));
+        let answer = state.answers.pop_front();
+        async move {
+            match answer {
+                Some(answer) => Ok::<_, Infallible>(answer),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    let pulse = Pulse::default();
+    let watch = Watch::new::<K>(Client::new(service, "default"), Scope::default(), pulse.clone());
+    let (out, events) = mpsc::channel(8);
+    tokio::spawn(watch.run(out, |event| event));
+    (script, events, pulse)
+}
+
+fn service(name: &str, version: &str) -> Value {
+    serde_json::json!({"metadata": {"name": name, "namespace": "shop", "resourceVersion": version}, "spec": {}})
+}
+
+fn list(version: &str, items: &[Value]) -> Response<AnswerBody> {
+    json(200, serde_json::json!({"metadata": {"resourceVersion": version}, "items": items}))
+}
+
+impl Script {
+    fn asked(&self) -> Vec<(String, Instant)> {
+        self.0.lock().unwrap().asked.clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_then_follows_and_resumes_where_it_stood() {
+    let line = format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", service("b", "7"));
+    let (head, tail) = line.split_at(20);
+    let bookmark = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}"#.to_string() + "\n";
+    let (script, mut events, pulse) = run::<Service>(vec![
+        list("5", &[service("a", "3")]),
+        stream(&[head, tail, "\n", &bookmark]),
+        stream(&[
+            "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\",\"namespace\":\"shop\",\"resourceVersion\":\"11\"}}}\n",
+        ]),
+    ]);
+    let Some(Event::Replaced(objects)) = events.recv().await else { panic!("the whole set") };
+    assert_eq!(objects.len(), 1);
+    let Some(Event::Applied(b)) = events.recv().await else { panic!("an addition") };
+    assert_eq!(b.metadata.name, "b");
+    // The server was gone and is back.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    pulse.epoch.send_modify(|n| *n += 1);
+    let Some(Event::Deleted(a)) = events.recv().await else { panic!("a deletion") };
+    assert_eq!(a.key(), ObjectName::new("shop", "a"));
+    let asked = script.asked();
+    assert!(asked[0].0.starts_with("/api/v1/services?limit="), "{asked:?}");
+    assert!(asked[1].0.contains("resourceVersion=5&"), "{asked:?}");
+    assert!(asked[2].0.contains("resourceVersion=9&"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_too_old_means_one_new_list() {
+    let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\"}}\n";
+    let (script, mut events, _pulse) =
+        run::<Service>(vec![list("5", &[]), stream(&[gone]), list("50", &[service("a", "3")]), stream(&[])]);
+    assert!(matches!(events.recv().await, Some(Event::Replaced(o)) if o.is_empty()));
+    assert!(matches!(events.recv().await, Some(Event::Replaced(o)) if o.len() == 1));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(script.asked().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_requests_waits_as_long_as_told() {
+    let mut refusal = json(429, serde_json::json!({"code": 429, "message": "slow down"}));
+    refusal.headers_mut().insert("retry-after", "3".parse().unwrap());
+    let (script, mut events, _pulse) = run::<Service>(vec![refusal, list("1", &[]), stream(&[])]);
+    assert!(matches!(events.recv().await, Some(Event::Replaced(_))));
+    let asked = script.asked();
+    assert!(asked[1].1 - asked[0].1 >= Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_object_stops_nobody() {
+    let good = serde_json::json!({"metadata": {"name": "good", "namespace": "shop"}, "spec": {"port": 80}});
+    let bad = serde_json::json!({"metadata": {"name": "bad", "namespace": "shop"}, "spec": {"port": [1]}});
+    let later = format!("{{\"type\":\"MODIFIED\",\"object\":{bad}}}\n");
+    let (_script, mut events, _pulse) = run::<Server>(vec![list("1", &[good, bad]), stream(&[&later])]);
+    let Some(Event::Replaced(objects)) = events.recv().await else { panic!("the whole set") };
+    assert!(objects[0].is_ok());
+    assert_eq!(objects[1].as_ref().unwrap_err().meta.name, "bad");
+    let Some(Event::Undecodable(bad)) = events.recv().await else { panic!("undecodable") };
+    assert_eq!(bad.meta.name, "bad");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_there_is_asked_for_again() {
+    let (_script, mut events, _pulse) =
+        run::<Server>(vec![json(404, Value::Null), json(404, Value::Null), list("1", &[]), stream(&[])]);
+    assert!(matches!(events.recv().await, Some(Event::Absent)));
+    assert!(matches!(events.recv().await, Some(Event::Replaced(_))));
+}
