@@ -1,1 +1,9 @@
 //! Sockets, original destination, netlink, namespaces, copying, clock: the only unsafe code.
+
+pub mod mount;
+#[allow(unsafe_code, reason = "unshare")]
+pub mod namespace;
+pub mod netlink;
+#[allow(unsafe_code, reason = "signal sets, and setsid between fork and exec")]
+pub mod process;
+pub mod redirect;

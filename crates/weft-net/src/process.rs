@@ -1,0 +1,106 @@
+//! Processes: signals by pidfd, the duties of process 1, and terminals.
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
+use std::{
+    io, mem,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+};
+
+/// A process that cannot be confused with a later one of the same number.
+#[derive(Debug)]
+pub struct Pidfd(OwnedFd);
+
+impl Pidfd {
+    /// `pid` must not have been reaped yet.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Pidfd(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Sends a signal. A process that is gone is no error.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match pidfd_send_signal(&self.0, signal) {
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+impl AsFd for Pidfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Holds back every signal of this thread until [`serve_as_init`] takes them. To be called before the first child starts, so
+/// that no signal finds process 1 without a handler (the kernel would drop it). Children started with `Command` begin with none held back.
+pub fn hold_signals() -> io::Result<()> {
+    let mut all = mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` initialises the set it is given; `pthread_sigmask` reads it and ignores a null old set.
+    let failed = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+}
+
+/// The duties of process 1: reaps orphans and passes signals on to `main`, until that ends. Returns `main`'s exit status, or
+/// 128 + the signal that ended it. [`hold_signals`] must have been called.
+pub fn serve_as_init(main: u32) -> io::Result<i32> {
+    let main = i32::try_from(main).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut all = mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` initialises the set it is given.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    loop {
+        // Before waiting: `main` may have ended before its SIGCHLD could be waited for.
+        while let Some((pid, status)) = reap()? {
+            if pid == main {
+                return Ok(exit_code(status));
+            }
+        }
+        // SAFETY: the set is initialised, and a null pointer for the details is allowed.
+        let signal = unsafe { libc::sigwaitinfo(all.as_ptr(), std::ptr::null_mut()) };
+        match signal {
+            -1 => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e => return Err(e),
+            },
+            libc::SIGCHLD | libc::SIGPIPE => {}
+            number => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    // Already a zombie: the next turn reaps it.
+                    let _ = kill_process(main, signal);
+                }
+            }
+        }
+    }
+}
+
+fn reap() -> io::Result<Option<(Pid, WaitStatus)>> {
+    match waitpid(None, WaitOptions::NOHANG) {
+        Ok(found) => Ok(found),
+        Err(rustix::io::Errno::CHILD) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn exit_code(status: WaitStatus) -> i32 {
+    status.exit_status().or_else(|| status.terminating_signal().map(|s| 128 + s)).unwrap_or(255)
+}
+
+/// Makes the command a session leader whose controlling terminal is its standard input.
+pub fn on_terminal(command: &mut Command) -> &mut Command {
+    let take_terminal = || {
+        rustix::process::setsid()?;
+        rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only `setsid` and `ioctl` are called; both are async-signal-safe and allocate nothing.
+    unsafe { command.pre_exec(take_terminal) }
+}
