@@ -1,0 +1,301 @@
+//! The two ends of `bench/`: a server and a client that cost as little as possible, so that what lies between them
+//! can be measured. HTTP/1.1 keep-alive, one request at a time on each connection.
+
+use crate::{Error, error::within, histogram::Histogram, serve::listen};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+const MAX_CONNECTIONS: usize = 4096;
+const HEAD_BYTES: usize = 16 * 1024;
+const IDLE: Duration = Duration::from_secs(120);
+
+#[derive(clap::Args, Debug)]
+pub struct ServerOptions {
+    /// Where to listen
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Bytes in every body
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=16_777_216))]
+    pub body: u32,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct ClientOptions {
+    /// HOST:PORT to call
+    #[arg(long)]
+    pub to: String,
+    /// Connections, each with one request at a time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub connections: u16,
+    /// How long to measure
+    #[arg(long, default_value = "10s", value_parser = crate::text::duration)]
+    pub duration: Duration,
+    /// How long to send requests before that without measuring
+    #[arg(long, default_value = "1s", value_parser = crate::text::duration)]
+    pub warmup: Duration,
+    /// How long one request may take
+    #[arg(long, default_value = "10s", value_parser = crate::text::duration)]
+    pub timeout: Duration,
+}
+
+/// Answers until the process is ended.
+pub async fn serve(options: ServerOptions) -> Result<(), Error> {
+    respond_to_all(listen(options.listen).await?, options.body).await
+}
+
+async fn respond_to_all(listener: TcpListener, body: u32) -> Result<(), Error> {
+    let mut response =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {body}\r\n\r\n").into_bytes();
+    response.resize(response.len() + body as usize, b'x');
+    let response: Arc<[u8]> = response.into();
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let response = response.clone();
+        tokio::spawn(async move {
+            // The client counts what fails.
+            let _ = respond(socket, &response).await;
+            drop(slot);
+        });
+    }
+}
+
+/// Requests have no body, so each ends with an empty line; anything else is not for this server.
+async fn respond(mut socket: TcpStream, response: &[u8]) -> Result<(), Error> {
+    socket.set_nodelay(true)?;
+    let mut buffer = vec![0; HEAD_BYTES];
+    let mut filled = 0;
+    loop {
+        let read = async { Ok(socket.read(&mut buffer[filled..]).await?) };
+        let count = within("waiting for a request", IDLE, read).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        filled += count;
+        while let Some(end) = find(&buffer[..filled], b"\r\n\r\n") {
+            socket.write_all(response).await?;
+            buffer.copy_within(end + 4..filled, 0);
+            filled -= end + 4;
+        }
+        if filled == buffer.len() {
+            return Err(Error::TooLong { limit: HEAD_BYTES });
+        }
+    }
+}
+
+/// What one run found, printed as a line of JSON.
+#[derive(serde::Serialize)]
+struct Report {
+    connections: u16,
+    seconds: f64,
+    requests: u64,
+    errors: u64,
+    /// What the first error was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<String>,
+    requests_per_second: f64,
+    p50_us: u128,
+    p90_us: u128,
+    p99_us: u128,
+    max_us: u128,
+    /// When the measured span began and ended, on the monotonic clock that `/proc/uptime` also shows.
+    began: f64,
+    ended: f64,
+}
+
+/// Sends requests as fast as the connections allow and prints a report.
+pub async fn measure(options: ClientOptions) -> Result<(), Error> {
+    let report = run(&options).await?;
+    // Numbers and strings always serialise.
+    println!("{}", serde_json::to_string(&report).map_err(std::io::Error::from)?);
+    Ok(())
+}
+
+async fn run(options: &ClientOptions) -> Result<Report, Error> {
+    let began = Instant::now() + options.warmup;
+    let until = began + options.duration;
+    let began_uptime = uptime() + options.warmup.as_secs_f64();
+    let mut workers = JoinSet::new();
+    for _ in 0..options.connections {
+        workers.spawn(hammer(options.to.clone(), began, until, options.timeout));
+    }
+    let (mut latency, mut errors, mut first_error) = (Histogram::default(), 0, None);
+    while let Some(worker) = workers.join_next().await {
+        let (histogram, failed, first) = worker.map_err(std::io::Error::other)?;
+        latency.merge(&histogram);
+        errors += failed;
+        first_error = first_error.or(first);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Report {
+        connections: options.connections,
+        seconds,
+        requests: latency.total(),
+        errors,
+        first_error,
+        requests_per_second: latency.total() as f64 / seconds,
+        p50_us: latency.quantile(0.50).as_micros(),
+        p90_us: latency.quantile(0.90).as_micros(),
+        p99_us: latency.quantile(0.99).as_micros(),
+        max_us: latency.max().as_micros(),
+        began: began_uptime,
+        ended: uptime(),
+    })
+}
+
+/// One connection until the end of the run; opened again after an error.
+async fn hammer(
+    to: String,
+    began: Instant,
+    until: Instant,
+    timeout: Duration,
+) -> (Histogram, u64, Option<String>) {
+    let request = format!("GET / HTTP/1.1\r\nhost: {to}\r\nuser-agent: weft-bench\r\n\r\n");
+    let (mut latency, mut errors, mut first) = (Histogram::default(), 0, None);
+    let mut open: Option<TcpStream> = None;
+    let mut buffer = vec![0; 256 * 1024];
+    while Instant::now() < until {
+        let sent = Instant::now();
+        let exchange = async {
+            let mut socket = match open.take() {
+                Some(socket) => socket,
+                None => dial(&to).await?,
+            };
+            socket.write_all(request.as_bytes()).await?;
+            let kept = receive(&mut socket, &mut buffer).await?;
+            Ok(kept.then_some(socket))
+        };
+        match within("a request", timeout, exchange).await {
+            Ok(socket) => {
+                open = socket;
+                // The warm-up is not measured.
+                if sent >= began {
+                    latency.add(sent.elapsed());
+                }
+            }
+            Err(error) => {
+                errors += 1;
+                first.get_or_insert_with(|| error.chain());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+    (latency, errors, first)
+}
+
+async fn dial(to: &str) -> Result<TcpStream, Error> {
+    let socket =
+        TcpStream::connect(to).await.map_err(|source| Error::Connect { to: to.to_string(), source })?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Reads one response to its end; says whether the connection may carry another.
+async fn receive(socket: &mut TcpStream, buffer: &mut [u8]) -> Result<bool, Error> {
+    let mut filled = 0;
+    let (head, length, keep) = loop {
+        let count = socket.read(&mut buffer[filled..]).await?;
+        if count == 0 {
+            return Err(Error::Closed);
+        }
+        filled += count;
+        if let Some(found) = parse(&buffer[..filled])? {
+            break found;
+        }
+        if filled == buffer.len() {
+            return Err(Error::TooLong { limit: filled });
+        }
+    };
+    let mut left = (head + length).saturating_sub(filled);
+    while left > 0 {
+        let most = left.min(buffer.len());
+        match socket.read(&mut buffer[..most]).await? {
+            0 => return Err(Error::Closed),
+            count => left -= count,
+        }
+    }
+    Ok(keep)
+}
+
+/// The length of the head, that of the body, and whether the connection stays; `None` while the head is incomplete.
+fn parse(bytes: &[u8]) -> Result<Option<(usize, usize, bool)>, Error> {
+    let protocol = |answer: String| Error::Protocol { from: "the server".to_string(), answer };
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut response = httparse::Response::new(&mut headers);
+    let head = match response.parse(bytes) {
+        Ok(httparse::Status::Complete(head)) => head,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(protocol(error.to_string())),
+    };
+    let value = |name: &str| {
+        let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        found.and_then(|header| std::str::from_utf8(header.value).ok())
+    };
+    if response.code != Some(200) {
+        let why = value("l5d-proxy-error").unwrap_or_default();
+        return Err(protocol(format!("status {} {why}", response.code.unwrap_or_default())));
+    }
+    let length = value("content-length").and_then(|length| length.trim().parse().ok());
+    let length = length.ok_or_else(|| protocol("no content-length".to_string()))?;
+    let keep = !value("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    Ok(Some((head, length, keep)))
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+/// Seconds since the machine started, 0 where that cannot be read.
+fn uptime() -> f64 {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    text.split(' ').next().and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_responses() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nxx";
+        assert_eq!(parse(whole).unwrap(), Some((38, 2, true)));
+        assert_eq!(parse(&whole[..20]).unwrap(), None);
+        let last = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        assert_eq!(parse(last).unwrap().map(|found| found.2), Some(false));
+        let error = parse(b"HTTP/1.1 503 x\r\nl5d-proxy-error: UPS-004\r\n\r\n").unwrap_err().to_string();
+        assert!(error.contains("503 UPS-004"), "{error}");
+        assert!(parse(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
+    }
+
+    #[tokio::test]
+    async fn the_client_measures_the_server() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = tokio::spawn(respond_to_all(listener, 300_000));
+        let options = ClientOptions {
+            to: addr.to_string(),
+            connections: 2,
+            duration: Duration::from_millis(200),
+            warmup: Duration::ZERO,
+            timeout: Duration::from_secs(5),
+        };
+        let report = run(&options).await.unwrap();
+        assert_eq!((report.errors, report.first_error), (0, None));
+        assert!(report.requests > 0);
+        assert!(report.p50_us <= report.p99_us && report.p99_us <= report.max_us);
+        server.abort();
+    }
+}
