@@ -1,1 +1,11 @@
-//! Explanations and checks: one timeline for one question.
+//! Explanations: one question, one timeline, one verdict.
+//!
+//! [`gather`] asks the API, the controller and the proxies at both ends; [`verdict`] and [`timeline`] are pure functions
+//! over what they said, so that every verdict is a test without a cluster. "Unknown" is an allowed verdict, a wrong one
+//! is a bug.
+
+pub mod evidence;
+pub mod gather;
+pub mod render;
+pub mod timeline;
+pub mod verdict;

@@ -1,1 +1,2 @@
+mod manifest;
 fn main() {}

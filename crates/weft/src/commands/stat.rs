@@ -1,0 +1,47 @@
+//! `weft stat`: who talks to whom.
+
+use crate::{mesh::Target, traffic};
+use anyhow::Result;
+use std::{io::Write as _, time::Duration};
+
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(crate) enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
+/// Show who talks to whom: requests per second, success, latencies, identities.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  weft stat                 all namespaces, measured over one second
+  weft stat -n shop --window 10
+  weft stat -o json | jq '.[] | select(.success < 1)'")]
+pub(crate) struct Stat {
+    #[command(flatten)]
+    target: Target,
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// Seconds to measure over.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
+    window: u64,
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl Stat {
+    pub(crate) async fn run(self) -> Result<()> {
+        let client = self.target.client().await?;
+        let before = traffic::scrape(&client, self.namespace.as_deref()).await?;
+        tokio::time::sleep(Duration::from_secs(self.window)).await;
+        let now = traffic::scrape(&client, self.namespace.as_deref()).await?;
+        let edges = traffic::edges(&before, &now);
+        let mut out = anstream::stdout().lock();
+        match self.output {
+            Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&edges)?)?,
+            Output::Table if edges.is_empty() => writeln!(out, "no traffic between meshed pods yet")?,
+            Output::Table => write!(out, "{}", traffic::table(&edges))?,
+        }
+        Ok(())
+    }
+}
