@@ -33,7 +33,8 @@ pub fn ago(now_unix_ms: u64, at_unix_ms: u64) -> String {
 
 /// The whole answer as text. `colour` is for terminals.
 pub fn text(verdict: &Verdict, timeline: &[Line], colour: bool) -> String {
-    let paint = |code: &str, text: &str| if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() };
+    let paint =
+        |code: &str, text: &str| if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() };
     let mut out = String::new();
     if !timeline.is_empty() {
         let width = timeline.iter().map(|l| l.source.len()).max().unwrap_or(0).min(40);

@@ -49,7 +49,8 @@ pub fn build(evidence: &Evidence, limit: usize) -> Vec<Line> {
 }
 
 fn side(side: &Side, role: &str, lines: &mut Vec<Line>) {
-    let mut records: Vec<_> = side.pods.iter().flat_map(|pod| pod.records.iter().map(move |r| (pod, r))).collect();
+    let mut records: Vec<_> =
+        side.pods.iter().flat_map(|pod| pod.records.iter().map(move |r| (pod, r))).collect();
     records.sort_by_key(|(_, record)| std::cmp::Reverse(record.started_unix_ms));
     for (pod, record) in records.into_iter().take(CONNECTIONS) {
         story(record, &format!("{role} {}", pod.name), lines);

@@ -86,7 +86,8 @@ fn last_contact(evidence: &Evidence) -> Option<Contact<'_>> {
     match (client, server) {
         (Some(client), Some(server)) => {
             // The server's fault is nearer to the cause than the client's report of it.
-            let same_failure = client.failed() && server.failed() && server.at_ms().abs_diff(client.at_ms()) < 5_000;
+            let same_failure =
+                client.failed() && server.failed() && server.at_ms().abs_diff(client.at_ms()) < 5_000;
             Some(if same_failure || server.at_ms() > client.at_ms() + 5_000 { server } else { client })
         }
         (client, server) => client.or(server),
@@ -107,7 +108,10 @@ fn nobody_there(evidence: &Evidence) -> Option<Verdict> {
         outcome: Outcome::NoEndpoints,
         code: Some(Code::NoEndpoints.id()),
         says: format!("{} has no pods", evidence.to.title),
-        because: vec![format!("no pod in namespace {} is selected by {}", evidence.to.namespace, evidence.to.title)],
+        because: vec![format!(
+            "no pod in namespace {} is selected by {}",
+            evidence.to.namespace, evidence.to.title
+        )],
         remedy: Some("Start the workload, or correct the service's selector.".into()),
     })
 }
@@ -166,7 +170,11 @@ fn last_refusal(evidence: &Evidence) -> Option<String> {
         .flat_map(|pod| pod.records.iter().filter(refused).map(move |r| (pod, r)))
         .max_by_key(|(_, r)| last_ms(r))?;
     let ago = crate::render::ago(evidence.now_unix_ms, last_ms(record));
-    Some(format!("{}'s proxy last refused it {ago}, {} in this connection", pod.title(), times(record.faults)))
+    Some(format!(
+        "{}'s proxy last refused it {ago}, {} in this connection",
+        pod.title(),
+        times(record.faults)
+    ))
 }
 
 fn times(n: u64) -> String {
@@ -312,7 +320,8 @@ fn nothing_seen(evidence: &Evidence) -> Verdict {
     let (outcome, says) = if evidence.decisions.is_empty() {
         (Outcome::Unknown, "unknown: the controller could not be asked, and nothing was seen".to_string())
     } else {
-        let says = format!("{} may reach {}, and nothing was tried yet", evidence.from.title, evidence.to.title);
+        let says =
+            format!("{} may reach {}, and nothing was tried yet", evidence.from.title, evidence.to.title);
         (Outcome::WouldWork, says)
     };
     Verdict { outcome, code: None, says, because, remedy: None }
@@ -425,7 +434,8 @@ mod tests {
 
     #[test]
     fn an_application_that_is_down_names_the_endpoint_and_since_when() {
-        let down = |at| record(Direction::Inbound, at, Some(Fault::new(Code::AppRefused).peer("10.77.0.3:8080")));
+        let down =
+            |at| record(Direction::Inbound, at, Some(Fault::new(Code::AppRefused).peer("10.77.0.3:8080")));
         let client = record(Direction::Outbound, NOW - 1_000, Some(Fault::new(Code::UpstreamReset)));
         let server = vec![
             down(NOW - 1_000),
@@ -434,9 +444,16 @@ mod tests {
             down(NOW - 99_000),
         ];
         let verdict = decide(&evidence(vec![client], server, true));
-        assert_eq!((verdict.outcome, verdict.code), (Outcome::ApplicationDown, Some("UPS-010")), "{verdict:?}");
+        assert_eq!(
+            (verdict.outcome, verdict.code),
+            (Outcome::ApplicationDown, Some("UPS-010")),
+            "{verdict:?}"
+        );
         let since = crate::render::clock(NOW - 60_000);
-        assert!(verdict.because.iter().any(|b| b.contains("10.77.0.3:8080") && b.contains(&since)), "{verdict:?}");
+        assert!(
+            verdict.because.iter().any(|b| b.contains("10.77.0.3:8080") && b.contains(&since)),
+            "{verdict:?}"
+        );
     }
 
     #[test]

@@ -13,7 +13,11 @@ use weft_fault::{Code, Fault};
 const MANAGER: &str = "weft-up";
 
 /// Applies each document in order. Every failure is told, with file and line.
-pub(crate) async fn apply(client: &Client, documents: &[Document], mut done: impl FnMut(&Document)) -> Vec<Fault> {
+pub(crate) async fn apply(
+    client: &Client,
+    documents: &[Document],
+    mut done: impl FnMut(&Document),
+) -> Vec<Fault> {
     let mut kinds: HashMap<(String, String), (ApiResource, ApiCapabilities)> = HashMap::new();
     let mut faults = Vec::new();
     for document in documents {
@@ -36,9 +40,12 @@ async fn apply_one(
     let key = (document.api_version().to_string(), document.kind().to_string());
     if !kinds.contains_key(&key) {
         let (group, version) = key.0.split_once('/').unwrap_or(("", &key.0));
-        let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &key.1)).await.map_err(|error| {
-            fault(Step::Key("kind")).fact("problem", format!("the API serves no {} of {}", key.1, key.0)).because(error)
-        })?;
+        let found =
+            pinned_kind(client, &GroupVersionKind::gvk(group, version, &key.1)).await.map_err(|error| {
+                fault(Step::Key("kind"))
+                    .fact("problem", format!("the API serves no {} of {}", key.1, key.0))
+                    .because(error)
+            })?;
         kinds.insert(key.clone(), found);
     }
     let (resource, capabilities) = &kinds[&key];

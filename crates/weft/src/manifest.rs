@@ -44,7 +44,9 @@ impl Document {
         let mut node = &self.tree;
         for step in path {
             let next = match (&node.value, step) {
-                (Tree::Map(entries), Step::Key(key)) => entries.iter().find(|(k, _)| k == key).map(|(_, v)| v),
+                (Tree::Map(entries), Step::Key(key)) => {
+                    entries.iter().find(|(k, _)| k == key).map(|(_, v)| v)
+                }
                 (Tree::List(items), Step::Index(index)) => items.get(*index),
                 _ => None,
             };
@@ -125,7 +127,8 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
-        let known = file.extension().and_then(|e| e.to_str()).is_some_and(|e| matches!(e, "yaml" | "yml" | "json"));
+        let known =
+            file.extension().and_then(|e| e.to_str()).is_some_and(|e| matches!(e, "yaml" | "yml" | "json"));
         if known && file.is_file() {
             files.push(file);
         }
@@ -137,7 +140,9 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 fn read(file: &Path) -> io::Result<String> {
     let length = fs::metadata(file)?.len();
     if length > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("{length} bytes are more than the {MAX_FILE_BYTES} a manifest may have")));
+        return Err(io::Error::other(format!(
+            "{length} bytes are more than the {MAX_FILE_BYTES} a manifest may have"
+        )));
     }
     fs::read_to_string(file)
 }
@@ -160,7 +165,8 @@ fn parse(file: &Path, text: &str, documents: &mut Vec<Document>, faults: &mut Ve
     for tree in trees {
         let object = tree.value.to_json();
         // `kind: List` and the typed lists that kubectl prints hold objects of their own.
-        let is_list = object["kind"].as_str().is_some_and(|k| k.ends_with("List")) && object["items"].is_array();
+        let is_list =
+            object["kind"].as_str().is_some_and(|k| k.ends_with("List")) && object["items"].is_array();
         if object.is_null() {
             continue;
         }
@@ -189,14 +195,19 @@ fn check(document: &Document, faults: &mut Vec<Fault>) {
         }
     }
     let metadata = &document.object["metadata"];
-    if metadata["name"].as_str().is_none_or(str::is_empty) && metadata["generateName"].as_str().is_none_or(str::is_empty)
+    if metadata["name"].as_str().is_none_or(str::is_empty)
+        && metadata["generateName"].as_str().is_none_or(str::is_empty)
     {
-        faults.push(document.fault(Code::BadManifest, &[Step::Key("metadata")]).fact("missing", "metadata.name"));
+        faults.push(
+            document.fault(Code::BadManifest, &[Step::Key("metadata")]).fact("missing", "metadata.name"),
+        );
         return;
     }
     if document.kind() == "NetworkPolicy" {
         faults.push(
-            document.fault(Code::KindNotEnforced, &[]).fact("object", format!("networkpolicy/{}", document.name())),
+            document
+                .fault(Code::KindNotEnforced, &[])
+                .fact("object", format!("networkpolicy/{}", document.name())),
         );
     }
     check_commands(document, faults);
@@ -241,7 +252,9 @@ fn check_duplicates(documents: &[Document], faults: &mut Vec<Fault>) {
         let group = document.api_version().rsplit_once('/').map_or("", |(group, _)| group);
         let key = (group, document.kind(), document.namespace().unwrap_or("default"), document.name());
         if let Some(first) = seen.insert(key, document.title()) {
-            faults.push(document.fault(Code::BadManifest, &[]).fact("problem", format!("{first} has the same name")));
+            faults.push(
+                document.fault(Code::BadManifest, &[]).fact("problem", format!("{first} has the same name")),
+            );
         }
     }
 }
@@ -267,7 +280,10 @@ impl Tree {
             Tree::Leaf(value) => value.clone(),
             Tree::List(items) => Value::Array(items.iter().map(|i| i.value.to_json()).collect()),
             Tree::Map(entries) => Value::Object(
-                entries.iter().map(|(key, value)| (key.clone(), value.value.to_json())).collect::<Map<_, _>>(),
+                entries
+                    .iter()
+                    .map(|(key, value)| (key.clone(), value.value.to_json()))
+                    .collect::<Map<_, _>>(),
             ),
         }
     }
@@ -382,7 +398,9 @@ mod tests {
 
     #[test]
     fn all_problems_are_told_at_once() {
-        let shown = shown(load_text("kind: Pod\n---\napiVersion: v1\nkind: Pod\nmetadata: {}\n---\n---\n{}\n").unwrap_err());
+        let shown = shown(
+            load_text("kind: Pod\n---\napiVersion: v1\nkind: Pod\nmetadata: {}\n---\n---\n{}\n").unwrap_err(),
+        );
         assert_eq!(shown.lines().count(), 3, "{shown}");
     }
 
@@ -404,7 +422,10 @@ mod tests {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: n}\ndata: {a: 0644, b: '0644', c: null, d: 1.5, e: yes}\n",
         )
         .unwrap()[0];
-        assert_eq!(document.object["data"], serde_json::json!({"a": 420, "b": "0644", "c": null, "d": 1.5, "e": "yes"}));
+        assert_eq!(
+            document.object["data"],
+            serde_json::json!({"a": 420, "b": "0644", "c": null, "d": 1.5, "e": "yes"})
+        );
     }
 
     #[test]

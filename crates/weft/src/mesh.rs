@@ -25,9 +25,12 @@ impl Target {
         if let Some(path) = &self.kubeconfig {
             return Ok(path.clone());
         }
-        let path = weft_local::state::folder(&self.mesh)?.join("kubeconfig");
+        let path = PathBuf::from("/run/weft").join(&self.mesh).join("kubeconfig");
         if !path.exists() {
-            return Err(Fault::new(Code::NotRunning).about(&self.mesh).fact("looked-for", path.display()).into());
+            return Err(Fault::new(Code::NotRunning)
+                .about(&self.mesh)
+                .fact("looked-for", path.display())
+                .into());
         }
         Ok(path)
     }

@@ -36,7 +36,13 @@ impl Name {
     /// `[NAMESPACE/][KIND/]NAME[:PORT]` or `IP[:PORT]`; a service may also be called `NAME.NAMESPACE[.svc…]`.
     pub(crate) fn parse(text: &str) -> Result<Name> {
         if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Name { kind: Kind::Any, namespace: None, name: text.into(), port: None, ip: Some(ip) });
+            return Ok(Name {
+                kind: Kind::Any,
+                namespace: None,
+                name: text.into(),
+                port: None,
+                ip: Some(ip),
+            });
         }
         if let Ok(addr) = text.parse::<std::net::SocketAddr>() {
             let (ip, port) = (Some(addr.ip()), Some(addr.port()));
@@ -105,35 +111,53 @@ pub(crate) async fn find(client: &Client, name: &Name, namespace: Option<&str>) 
     if matches!(name.kind, Kind::Any | Kind::Pod) {
         for pod in list::<Pod>(client, namespace).await?.into_iter().filter(|p| p.name_any() == name.name) {
             let namespace = pod.namespace().unwrap_or_default();
-            found.push(Selected { title: format!("pod/{}", name.name), namespace, pods: vec![pod], service: None });
+            found.push(Selected {
+                title: format!("pod/{}", name.name),
+                namespace,
+                pods: vec![pod],
+                service: None,
+            });
         }
     }
     if matches!(name.kind, Kind::Any | Kind::Deployment) {
-        for deployment in list::<Deployment>(client, namespace).await?.into_iter().filter(|d| d.name_any() == name.name)
+        for deployment in
+            list::<Deployment>(client, namespace).await?.into_iter().filter(|d| d.name_any() == name.name)
         {
-            let labels = deployment.spec.as_ref().and_then(|s| s.selector.match_labels.clone()).unwrap_or_default();
-            found.push(by_labels(client, format!("deploy/{}", name.name), deployment.namespace(), &labels, None).await?);
+            let labels =
+                deployment.spec.as_ref().and_then(|s| s.selector.match_labels.clone()).unwrap_or_default();
+            found.push(
+                by_labels(client, format!("deploy/{}", name.name), deployment.namespace(), &labels, None)
+                    .await?,
+            );
         }
     }
     if matches!(name.kind, Kind::Any | Kind::Job) {
         for job in list::<Job>(client, namespace).await?.into_iter().filter(|d| d.name_any() == name.name) {
             let labels = [("job-name".to_string(), name.name.clone())].into();
-            found.push(by_labels(client, format!("job/{}", name.name), job.namespace(), &labels, None).await?);
+            found
+                .push(by_labels(client, format!("job/{}", name.name), job.namespace(), &labels, None).await?);
         }
     }
     // A workload and its service usually share their name; the workload says more.
     if name.kind == Kind::Service || (name.kind == Kind::Any && found.is_empty()) {
-        for service in list::<Service>(client, namespace).await?.into_iter().filter(|d| d.name_any() == name.name) {
+        for service in
+            list::<Service>(client, namespace).await?.into_iter().filter(|d| d.name_any() == name.name)
+        {
             let labels = service.spec.as_ref().and_then(|s| s.selector.clone()).unwrap_or_default();
             let namespace = service.namespace();
-            found.push(by_labels(client, format!("svc/{}", name.name), namespace, &labels, Some(service)).await?);
+            found.push(
+                by_labels(client, format!("svc/{}", name.name), namespace, &labels, Some(service)).await?,
+            );
         }
     }
     match found.len() {
         1 => Ok(found.remove(0)),
         0 => {
             let place = namespace.map_or("any namespace".to_string(), |n| format!("namespace {n}"));
-            bail!("nothing called {:?} in {place}: `kubectl get pods,deploy,svc -A` lists what there is", name.name)
+            bail!(
+                "nothing called {:?} in {place}: `kubectl get pods,deploy,svc -A` lists what there is",
+                name.name
+            )
         }
         _ => {
             let all: Vec<_> = found.iter().map(|s| format!("{}/{}", s.namespace, s.title)).collect();
@@ -150,12 +174,25 @@ async fn find_ip(client: &Client, ip: IpAddr) -> Result<Selected> {
     };
     if let Some(pod) = list::<Pod>(client, None).await?.into_iter().find(|p| has(p) && alive(p)) {
         let namespace = pod.namespace().unwrap_or_default();
-        return Ok(Selected { title: format!("pod/{}", pod.name_any()), namespace, pods: vec![pod], service: None });
+        return Ok(Selected {
+            title: format!("pod/{}", pod.name_any()),
+            namespace,
+            pods: vec![pod],
+            service: None,
+        });
     }
-    let is_cluster_ip = |s: &Service| s.spec.as_ref().and_then(|s| s.cluster_ip.as_deref()) == Some(text.as_str());
+    let is_cluster_ip =
+        |s: &Service| s.spec.as_ref().and_then(|s| s.cluster_ip.as_deref()) == Some(text.as_str());
     if let Some(service) = list::<Service>(client, None).await?.into_iter().find(is_cluster_ip) {
         let labels = service.spec.as_ref().and_then(|s| s.selector.clone()).unwrap_or_default();
-        return by_labels(client, format!("svc/{}", service.name_any()), service.namespace(), &labels, Some(service)).await;
+        return by_labels(
+            client,
+            format!("svc/{}", service.name_any()),
+            service.namespace(),
+            &labels,
+            Some(service),
+        )
+        .await;
     }
     bail!("no pod or service has the address {ip}")
 }
@@ -198,7 +235,9 @@ mod tests {
 
     fn parsed(text: &str) -> String {
         match Name::parse(text) {
-            Ok(n) => format!("{:?} {} {} {}", n.kind, n.namespace.unwrap_or_default(), n.name, n.port.unwrap_or(0)),
+            Ok(n) => {
+                format!("{:?} {} {} {}", n.kind, n.namespace.unwrap_or_default(), n.name, n.port.unwrap_or(0))
+            }
             Err(error) => format!("error: {error}"),
         }
     }

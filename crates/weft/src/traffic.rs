@@ -56,7 +56,8 @@ pub(crate) async fn scrape(client: &Client, namespace: Option<&str>) -> kube::Re
             let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:4191/proxy/metrics");
             let request = http::Request::get(path).body(Vec::new()).ok()?;
             // A pod that is starting or ending has no metrics; it shows up when it has.
-            let text = tokio::time::timeout(SCRAPE_DEADLINE, client.request_text(request)).await.ok()?.ok()?;
+            let text =
+                tokio::time::timeout(SCRAPE_DEADLINE, client.request_text(request)).await.ok()?.ok()?;
             let samples = prom::parse(&text, wanted);
             Some((format!("{namespace}/{name}"), PodMetrics { workload: workload(&pod), samples }))
         })
@@ -68,7 +69,10 @@ pub(crate) async fn scrape(client: &Client, namespace: Option<&str>) -> kube::Re
 }
 
 fn wanted(name: &str) -> bool {
-    matches!(name, "response_total" | "response_latency_ms_bucket" | "tcp_open_connections" | "tcp_open_total")
+    matches!(
+        name,
+        "response_total" | "response_latency_ms_bucket" | "tcp_open_connections" | "tcp_open_total"
+    )
 }
 
 /// The Deployment or Job behind a pod, else the pod itself.
@@ -129,7 +133,8 @@ struct Sums {
 impl Sums {
     fn edge(self, from: String, to: String, identity: Option<String>, seconds: f64) -> Edge {
         let total = self.good + self.bad;
-        let buckets: Vec<(f64, f64)> = self.latency.iter().map(|(bits, n)| (f64::from_bits(*bits), *n)).collect();
+        let buckets: Vec<(f64, f64)> =
+            self.latency.iter().map(|(bits, n)| (f64::from_bits(*bits), *n)).collect();
         let quantile = |q| prom::quantile(&buckets, q);
         Edge {
             from,

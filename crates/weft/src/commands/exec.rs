@@ -110,7 +110,8 @@ fn exit_code(status: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Stat
         return Ok(ExitCode::SUCCESS);
     }
     let causes = status.details.and_then(|d| d.causes).unwrap_or_default();
-    let code = causes.iter().find(|c| c.reason.as_deref() == Some("ExitCode")).and_then(|c| c.message.as_deref());
+    let code =
+        causes.iter().find(|c| c.reason.as_deref() == Some("ExitCode")).and_then(|c| c.message.as_deref());
     match code.and_then(|c| c.parse::<u8>().ok()) {
         Some(code) => Ok(ExitCode::from(code)),
         None => bail!("{}", status.message.unwrap_or_else(|| "the command could not be run".into())),
@@ -136,8 +137,9 @@ impl Drop for RawTerminal {
     }
 }
 
-async fn follow_size(mut sizes: futures_util::channel::mpsc::Sender<TerminalSize>) {
-    let Ok(mut changes) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::window_change()) else {
+async fn follow_size(mut sizes: impl futures_util::Sink<TerminalSize> + Unpin) {
+    let Ok(mut changes) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::window_change())
+    else {
         return;
     };
     loop {
