@@ -1,3 +1,5 @@
+//! The weft command: one file per subcommand, thin.
+
 mod apply;
 mod commands;
 mod manifest;
@@ -5,4 +7,77 @@ mod mesh;
 mod prom;
 mod select;
 mod traffic;
-fn main() {}
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use commands::{exec::Exec, explain::Explain, logs::Logs, proxy_init::ProxyInit, stat::Stat};
+use owo_colors::OwoColorize as _;
+use std::{future::Future, io, process::ExitCode};
+use weft_fault::Fault;
+
+/// A service mesh that explains its failures.
+///
+/// `weft up DIR` runs Kubernetes manifests as a meshed cluster on this machine; `weft explain FROM TO` says whether one
+/// workload reaches another, and if not, why.
+#[derive(Parser, Debug)]
+#[command(name = "weft", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Logs(Logs),
+    Exec(Exec),
+    Stat(Stat),
+    Explain(Explain),
+    ProxyInit(ProxyInit),
+    /// The programs of examples/shop, to try a mesh with
+    #[command(subcommand)]
+    Sample(weft_sample::SampleCommand),
+}
+
+fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Logs(logs) => on_runtime(async { logs.run().await.map(|()| ExitCode::SUCCESS) }),
+        Command::Exec(exec) => on_runtime(exec.run()),
+        Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),
+        Command::Explain(explain) => on_runtime(explain.run()),
+        Command::ProxyInit(init) => init.run().map(|()| ExitCode::SUCCESS),
+        Command::Sample(sample) => {
+            on_runtime(async { Ok(weft_sample::run(sample).await.map(|()| ExitCode::SUCCESS)?) })
+        }
+    };
+    ended.unwrap_or_else(|error| {
+        // A pipe that closes early (`weft logs | head`) is an end like another.
+        if error
+            .chain()
+            .any(|e| e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+        {
+            return ExitCode::SUCCESS;
+        }
+        report(&error);
+        // 2: the question could not be asked, as opposed to 1: the answer is no.
+        ExitCode::from(2)
+    })
+}
+
+/// Runs a command that talks to peers. Its threads end with it, even where one still reads the terminal.
+fn on_runtime(work: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let ended = runtime.block_on(work);
+    runtime.shutdown_background();
+    ended
+}
+
+/// What went wrong, what caused it and what to do, for people.
+fn report(error: &anyhow::Error) {
+    anstream::eprintln!("{} {error}", "weft:".red().bold());
+    for cause in error.chain().skip(1) {
+        anstream::eprintln!("  because {cause}");
+    }
+    if let Some(fault) = error.chain().find_map(|e| e.downcast_ref::<Fault>()) {
+        anstream::eprintln!("  → {}", fault.code().remedy());
+    }
+}

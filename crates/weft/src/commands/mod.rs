@@ -1,4 +1,5 @@
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod logs;
+pub(crate) mod proxy_init;
 pub(crate) mod stat;
