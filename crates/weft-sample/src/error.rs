@@ -24,7 +24,7 @@ pub enum Error {
     Protocol { from: String, answer: String },
     #[error("{from} refused: {answer}")]
     Refused { from: String, answer: String },
-    #[error("{to} answered {status}: {text}")]
+    #[error("{to} answered {status} {text}")]
     Status { to: String, status: u16, text: String },
     #[error("the HTTP call to {to} failed")]
     Http { to: String, source: Box<dyn StdError + Send + Sync> },

@@ -46,6 +46,12 @@ pub struct Options {
     /// A URL that the policy must deny, tried once a second and counted apart
     #[arg(long, env = "FORBIDDEN")]
     pub forbidden: Option<String>,
+    /// Do not begin before a GET of this URL succeeds
+    #[arg(long, env = "WAIT_FOR")]
+    pub wait_for: Option<String>,
+    /// How long to wait for that
+    #[arg(long, env = "WAIT", default_value = "2m", value_parser = crate::text::duration)]
+    pub wait: Duration,
     /// Requests per second; 0: as fast as the connections allow
     #[arg(long, env = "RATE", default_value_t = 10)]
     pub rate: u64,
@@ -146,6 +152,13 @@ struct Plan {
 
 pub async fn run(options: Options) -> Result<(), Error> {
     let life = Lifecycle::start(ROLE, &options.life)?;
+    if let Some(url) = &options.wait_for {
+        let target = Target::parse("wait-for", url)?;
+        tokio::select! {
+            () = life.leaving() => return Ok(()),
+            waited = wait_for(&target, options.wait, options.timeout) => waited?,
+        }
+    }
     let total = generate(&options, &life).await?;
     match total {
         Tally { let_through, .. } if options.strict && let_through > 0 => Err(Error::LetThrough(let_through)),
@@ -153,6 +166,25 @@ pub async fn run(options: Options) -> Result<(), Error> {
             Err(Error::LoadFailed { failed, total: ok + failed })
         }
         _ => Ok(()),
+    }
+}
+
+/// Returns when the target answers with success, or with what it answered last.
+async fn wait_for(target: &Target, wait: Duration, timeout: Duration) -> Result<(), Error> {
+    let started = Instant::now();
+    loop {
+        let mut connection = Connection::default();
+        let sent = connection.send(target, Method::GET, Bytes::new());
+        let error = match within("a request", timeout, sent).await {
+            Ok(Answer { status: 200..=399, .. }) => return Ok(()),
+            Ok(answer) => answer.into_error(target),
+            Err(error) => error,
+        };
+        if started.elapsed() > wait {
+            return Err(error);
+        }
+        say(ROLE, format_args!("waiting: {}", error.chain()));
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
