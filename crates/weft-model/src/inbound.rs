@@ -54,6 +54,13 @@ pub struct Rule {
     pub filters: Vec<Filter>,
 }
 
+/// The route and rule that a request takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Matched<'p> {
+    pub route: &'p Route,
+    pub rule: &'p Rule,
+}
+
 /// GCRA limits, per second, shared by all workers of a proxy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimit {
@@ -202,7 +209,7 @@ pub fn authorize_http<'p>(
     policy: &'p ServerPolicy,
     caller: &Caller<'_>,
     request: &RequestParts<'_>,
-) -> Result<(Permit, Option<(&'p Route, &'p Rule)>), Denied> {
+) -> Result<(Permit, Option<Matched<'p>>), Denied> {
     let http = match &policy.protocol {
         Protocol::Detect { http, .. }
         | Protocol::Http1(http)
@@ -216,28 +223,19 @@ pub fn authorize_http<'p>(
     if http.routes.is_empty() {
         return check(policy, None, policy.authorizations.iter(), caller).map(|permit| (permit, None));
     }
-    let found = http
-        .routes
-        .iter()
-        .filter_map(|route| {
-            let host = HostMatch::best(&route.hosts, request.host)?;
-            route.rules.iter().filter_map(|rule| best_match(&rule.matches, request).map(|m| (m, rule))).fold(
-                None,
-                |best: Option<(RouteSpecificity, &Route, &Rule)>, (m, rule)| {
-                    let spec = RouteSpecificity { host, matched: m };
-                    match best {
-                        Some(b) if b.0 >= spec => Some(b),
-                        _ => Some((spec, route, rule)),
-                    }
-                },
-            )
-        })
-        // The first of equals wins: later ones must be strictly better.
-        .fold(None, |best: Option<(RouteSpecificity, &Route, &Rule)>, x| match best {
-            Some(b) if b.0 >= x.0 => Some(b),
-            _ => Some(x),
-        });
-    let Some((_, route, rule)) = found else {
+    let mut best: Option<(RouteSpecificity, Matched<'_>)> = None;
+    for route in &http.routes {
+        let Some(host) = HostMatch::best(&route.hosts, request.host) else { continue };
+        for rule in &route.rules {
+            let Some(matched) = best_match(&rule.matches, request) else { continue };
+            let fits = RouteSpecificity { host, matched };
+            // The first of equals wins.
+            if best.as_ref().is_none_or(|(spec, _)| fits > *spec) {
+                best = Some((fits, Matched { route, rule }));
+            }
+        }
+    }
+    let Some((_, matched)) = best else {
         return Err(Denied {
             server: policy.meta.clone(),
             route: None,
@@ -245,8 +243,8 @@ pub fn authorize_http<'p>(
             tried: Vec::new(),
         });
     };
-    let all = policy.authorizations.iter().chain(&route.authorizations);
-    check(policy, Some(&route.meta), all, caller).map(|permit| (permit, Some((route, rule))))
+    let all = policy.authorizations.iter().chain(&matched.route.authorizations);
+    check(policy, Some(&matched.route.meta), all, caller).map(|permit| (permit, Some(matched)))
 }
 
 fn check<'a>(
@@ -284,4 +282,132 @@ fn check<'a>(
         reason,
         tried: authorizations.map(|a| a.meta.clone()).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        http::{Headers, PathMatch},
+        identity::NoTls,
+    };
+
+    fn meta(name: &str) -> Arc<Meta> {
+        Arc::new(Meta::default_named(name))
+    }
+
+    fn authorization(name: &str, net: &str, authn: Authn) -> Authorization {
+        let network = Network {
+            net: net.parse().expect("a network"),
+            except: vec!["10.9.0.0/16".parse().expect("a network")],
+        };
+        Authorization { meta: meta(name), networks: vec![network], authn }
+    }
+
+    fn identities(exact: &[&str], suffixes: &[&str]) -> Authn {
+        Authn::Identities {
+            exact: exact.iter().map(|id| Identity::parse(id).expect("an identity")).collect(),
+            suffixes: suffixes.iter().map(|s| Suffix((*s).to_string())).collect(),
+        }
+    }
+
+    fn policy(protocol: Protocol, authorizations: Vec<Authorization>) -> ServerPolicy {
+        ServerPolicy { meta: meta("server"), protocol, authorizations, audit: false }
+    }
+
+    fn meshed(id: &str) -> ClientTls {
+        ClientTls::Terminated(Some(Identity::parse(id).expect("an identity")))
+    }
+
+    const PLAIN: ClientTls = ClientTls::None(NoTls::NoTlsFromRemote);
+
+    fn tcp(policy: &ServerPolicy, addr: &str, tls: &ClientTls) -> String {
+        let caller = Caller { addr: addr.parse().expect("an address"), tls };
+        match authorize_tcp(policy, &caller) {
+            Ok(permit) => {
+                format!("{}{}", permit.authorization(), if permit.audited() { " (audited)" } else { "" })
+            }
+            Err(denied) => format!("{:?}", denied.reason),
+        }
+    }
+
+    #[test]
+    fn network_and_identity_must_both_fit() {
+        let p = policy(
+            Protocol::Opaque,
+            vec![authorization("a", "10.0.0.0/8", identities(&["web.shop"], &["ns.example"]))],
+        );
+        assert_eq!(tcp(&p, "10.1.0.1", &meshed("web.shop")), "default/a");
+        assert_eq!(tcp(&p, "10.1.0.1", &meshed("x.ns.example")), "default/a");
+        assert_eq!(tcp(&p, "10.1.0.1", &meshed("xns.example")), "NoRuleAllows");
+        assert_eq!(tcp(&p, "10.9.0.1", &meshed("web.shop")), "NoRuleAllows");
+        assert_eq!(tcp(&p, "192.0.2.1", &PLAIN), "NoRuleAllows");
+        assert_eq!(tcp(&p, "10.1.0.1", &PLAIN), "NoIdentity");
+        assert_eq!(tcp(&p, "127.0.0.1", &PLAIN), "default/localhost");
+    }
+
+    #[test]
+    fn mesh_tls_needs_tls_but_no_certificate() {
+        let p = policy(Protocol::Opaque, vec![authorization("tls", "0.0.0.0/0", Authn::AnyTls)]);
+        assert_eq!(tcp(&p, "10.1.0.1", &ClientTls::Terminated(None)), "default/tls");
+        assert_eq!(tcp(&p, "10.1.0.1", &ClientTls::Passthrough { sni: "x".into() }), "NoIdentity");
+    }
+
+    #[test]
+    fn audit_allows_and_says_so() {
+        let p = ServerPolicy { audit: true, ..policy(Protocol::Opaque, vec![]) };
+        assert_eq!(tcp(&p, "10.1.0.1", &PLAIN), "default/audit (audited)");
+    }
+
+    #[test]
+    fn http_ports_refuse_other_bytes_but_opaque_ports_carry_http() {
+        let everyone = || vec![authorization("all", "0.0.0.0/0", Authn::Unauthenticated)];
+        assert_eq!(
+            tcp(&policy(Protocol::Http1(HttpPolicy::default()), everyone()), "10.1.0.1", &PLAIN),
+            "NotHttp"
+        );
+        let none: Vec<(String, String)> = vec![];
+        let request = RequestParts { method: "GET", host: "h", path: "/", query: None, headers: &none };
+        let caller = Caller { addr: "10.1.0.1".parse().expect("an address"), tls: &PLAIN };
+        assert!(authorize_http(&policy(Protocol::Opaque, everyone()), &caller, &request).is_ok());
+    }
+
+    #[test]
+    fn a_route_adds_its_own_authorizations_and_no_route_is_not_a_denial() {
+        let route = |path: &str, authorizations| Route {
+            meta: meta(path),
+            hosts: vec![],
+            authorizations,
+            rules: vec![Rule {
+                matches: vec![HttpMatch {
+                    path: Some(PathMatch::Prefix(path.into())),
+                    ..HttpMatch::default()
+                }],
+                filters: vec![],
+            }],
+        };
+        let open = authorization("probe", "0.0.0.0/0", Authn::Unauthenticated);
+        let http = HttpPolicy {
+            routes: vec![route("/api", vec![]), route("/healthz", vec![open])],
+            rate_limit: None,
+        };
+        let p = policy(
+            Protocol::Http1(http),
+            vec![authorization("web", "0.0.0.0/0", identities(&["web.shop"], &[]))],
+        );
+        let none: Vec<(String, String)> = vec![];
+        let ask = |path, tls: &ClientTls| {
+            let request =
+                RequestParts { method: "GET", host: "h", path, query: None, headers: &none as &dyn Headers };
+            let caller = Caller { addr: "10.1.0.1".parse().expect("an address"), tls };
+            match authorize_http(&p, &caller, &request) {
+                Ok((permit, _)) => permit.authorization().to_string(),
+                Err(denied) => format!("{:?} {}", denied.reason, denied.tried.len()),
+            }
+        };
+        assert_eq!(ask("/api/x", &meshed("web.shop")), "default/web");
+        assert_eq!(ask("/api/x", &meshed("other.shop")), "NoRuleAllows 1");
+        assert_eq!(ask("/healthz", &PLAIN), "default/probe");
+        assert_eq!(ask("/else", &meshed("web.shop")), "NoRoute 0");
+    }
 }
