@@ -9,5 +9,9 @@ pub mod common;
 pub mod destination;
 pub mod inbound;
 mod matches;
+pub mod mesh;
 pub mod outbound;
 pub mod record;
+#[cfg(test)]
+mod tests;
+pub mod transport_header;
