@@ -1,1 +1,5 @@
-//! Development only: raw-byte peers, namespaces, fake controllers.
+//! Development only: certificates, a scripted controller and raw-byte peers.
+
+pub mod controller;
+pub mod pki;
+pub mod raw;
