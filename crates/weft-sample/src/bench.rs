@@ -102,6 +102,8 @@ struct Report {
     connections: u16,
     seconds: f64,
     requests: u64,
+    /// Those of the warm-up included: what the CPU time of a whole run is divided by.
+    requests_in_all: u64,
     errors: u64,
     /// What the first error was.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,9 +113,6 @@ struct Report {
     p90_us: u128,
     p99_us: u128,
     max_us: u128,
-    /// When the measured span began and ended, on the monotonic clock that `/proc/uptime` also shows.
-    began: f64,
-    ended: f64,
 }
 
 /// Sends requests as fast as the connections allow and prints a report.
@@ -127,44 +126,48 @@ pub async fn measure(options: ClientOptions) -> Result<(), Error> {
 async fn run(options: &ClientOptions) -> Result<Report, Error> {
     let began = Instant::now() + options.warmup;
     let until = began + options.duration;
-    let began_uptime = uptime() + options.warmup.as_secs_f64();
     let mut workers = JoinSet::new();
     for _ in 0..options.connections {
         workers.spawn(hammer(options.to.clone(), began, until, options.timeout));
     }
-    let (mut latency, mut errors, mut first_error) = (Histogram::default(), 0, None);
+    let mut all = Worker::default();
     while let Some(worker) = workers.join_next().await {
-        let (histogram, failed, first) = worker.map_err(std::io::Error::other)?;
-        latency.merge(&histogram);
-        errors += failed;
-        first_error = first_error.or(first);
+        let worker = worker.map_err(std::io::Error::other)?;
+        all.latency.merge(&worker.latency);
+        all.requests += worker.requests;
+        all.errors += worker.errors;
+        all.first_error = all.first_error.or(worker.first_error);
     }
+    let latency = all.latency;
     let seconds = began.elapsed().as_secs_f64();
     Ok(Report {
         connections: options.connections,
         seconds,
         requests: latency.total(),
-        errors,
-        first_error,
+        requests_in_all: all.requests,
+        errors: all.errors,
+        first_error: all.first_error,
         requests_per_second: latency.total() as f64 / seconds,
         p50_us: latency.quantile(0.50).as_micros(),
         p90_us: latency.quantile(0.90).as_micros(),
         p99_us: latency.quantile(0.99).as_micros(),
         max_us: latency.max().as_micros(),
-        began: began_uptime,
-        ended: uptime(),
     })
 }
 
+/// What one connection saw.
+#[derive(Default)]
+struct Worker {
+    latency: Histogram,
+    requests: u64,
+    errors: u64,
+    first_error: Option<String>,
+}
+
 /// One connection until the end of the run; opened again after an error.
-async fn hammer(
-    to: String,
-    began: Instant,
-    until: Instant,
-    timeout: Duration,
-) -> (Histogram, u64, Option<String>) {
+async fn hammer(to: String, began: Instant, until: Instant, timeout: Duration) -> Worker {
     let request = format!("GET / HTTP/1.1\r\nhost: {to}\r\nuser-agent: weft-bench\r\n\r\n");
-    let (mut latency, mut errors, mut first) = (Histogram::default(), 0, None);
+    let mut seen = Worker::default();
     let mut open: Option<TcpStream> = None;
     let mut buffer = vec![0; 256 * 1024];
     while Instant::now() < until {
@@ -181,19 +184,20 @@ async fn hammer(
         match within("a request", timeout, exchange).await {
             Ok(socket) => {
                 open = socket;
+                seen.requests += 1;
                 // The warm-up is not measured.
                 if sent >= began {
-                    latency.add(sent.elapsed());
+                    seen.latency.add(sent.elapsed());
                 }
             }
             Err(error) => {
-                errors += 1;
-                first.get_or_insert_with(|| error.chain());
+                seen.errors += 1;
+                seen.first_error.get_or_insert_with(|| error.chain());
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }
-    (latency, errors, first)
+    seen
 }
 
 async fn dial(to: &str) -> Result<TcpStream, Error> {
@@ -256,12 +260,6 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, usize, bool)>, Error> {
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
-}
-
-/// Seconds since the machine started, 0 where that cannot be read.
-fn uptime() -> f64 {
-    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-    text.split(' ').next().and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,0 +1,30 @@
+# `just` lists these.
+_:
+    @just --list
+
+# Everything that CI checks.
+check:
+    .ci/run
+
+# The quick part, while writing.
+quick:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    cargo xtask tidy
+
+# Documents that are made from code.
+docs:
+    cargo xtask docs
+
+# The example, on this machine (needs root).
+shop:
+    cargo run --release -- up examples/shop
+
+# What the proxies cost (needs root; prints a table and JSON).
+bench *ARGS:
+    cargo build --release --bins
+    python3 bench/http.py {{ARGS}}
+
+# Licences, bans and sources of dependencies (needs cargo-deny).
+deny:
+    cargo deny --offline check bans licenses sources
