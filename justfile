@@ -23,7 +23,7 @@ shop:
 # What the proxies cost (needs root; prints a table and JSON).
 bench *ARGS:
     cargo build --release --bins
-    python3 bench/http.py {{ARGS}}
+    python3 bench/run.py {{ARGS}}
 
 # Licences, bans and sources of dependencies (needs cargo-deny).
 deny:

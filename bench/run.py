@@ -8,11 +8,11 @@ meets all of them alike.
 
 Needs root, iproute2, util-linux and Python 3; the programs are built by `cargo build --release --bins`.
 
-    python3 bench/http.py
-    python3 bench/http.py --proxy other=/path/to/other-proxy --rounds 5 --json figures.json
-    python3 bench/http.py --kind opaque
+    python3 bench/run.py
+    python3 bench/run.py --proxy other=/path/to/other-proxy --rounds 5 --json figures.json
+    python3 bench/run.py --kind opaque
 """
-import argparse, json, os, pathlib, shutil, signal, statistics, subprocess, sys, tempfile, time, urllib.error, urllib.request
+import argparse, json, os, pathlib, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
 CLIENT_IP, SERVER_IP, SERVICE_IP, PORT = '192.0.2.1', '192.0.2.2', '192.0.2.100', 8080
@@ -128,7 +128,7 @@ class Pair:
         for _ in range(100):
             if self.proxies[side].poll() is not None:
                 break
-            if subprocess.run(self.inside(side, sys.executable, '-c', ask), capture_output=True).returncode == 0:
+            if subprocess.run(self.inside(side, sys.executable, '-I', '-c', ask), capture_output=True).returncode == 0:
                 return
             time.sleep(0.1)
         log = (self.folder/f'proxy-{side}.log').read_text(errors='replace')[-2000:]
