@@ -1,1 +1,11 @@
-//! Index, destination, policy, identity service, admission, status, journal.
+//! The controller: one index fed by watches; views computed from it by pure functions; streams that carry the views.
+//!
+//! ```text
+//! watches ─► index (ordered, one task) ─► views (pure) ─► streams: destination · inbound · outbound policy · weft.dev
+//!                     └─► journal                     └─► admin: authorize, endpoints, profile
+//! ```
+
+pub mod config;
+pub mod index;
+pub mod ports;
+pub mod view;

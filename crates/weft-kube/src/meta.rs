@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, fmt};
 /// The annotation in which kubectl keeps a second copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+/// Equality is that of what the object says: its version and writer do not count, so that a write which changed nothing
+/// that is kept here can be seen as such.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     #[serde(deserialize_with = "nullable")]
@@ -39,6 +41,32 @@ pub struct OwnerReference {
     pub kind: String,
     pub name: String,
     pub controller: Option<bool>,
+}
+
+impl PartialEq for Meta {
+    fn eq(&self, other: &Self) -> bool {
+        let Meta {
+            name,
+            namespace,
+            uid,
+            resource_version: _,
+            generation: _,
+            creation_timestamp,
+            deletion_timestamp,
+            labels,
+            annotations,
+            owner_references,
+            last_writer: _,
+        } = self;
+        *name == other.name
+            && *namespace == other.namespace
+            && *uid == other.uid
+            && *creation_timestamp == other.creation_timestamp
+            && *deletion_timestamp == other.deletion_timestamp
+            && *labels == other.labels
+            && *annotations == other.annotations
+            && *owner_references == other.owner_references
+    }
 }
 
 impl Meta {

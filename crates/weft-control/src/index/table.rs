@@ -1,0 +1,54 @@
+//! Objects of one kind, by namespace and name.
+
+use std::{collections::BTreeMap, sync::Arc};
+use weft_kube::meta::ObjectName;
+
+#[derive(Debug)]
+pub struct Table<K> {
+    namespaces: BTreeMap<String, BTreeMap<String, Arc<K>>>,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Table { namespaces: BTreeMap::new() }
+    }
+}
+
+impl<K> Table<K> {
+    pub fn get(&self, name: &ObjectName) -> Option<&Arc<K>> {
+        self.namespaces.get(&name.namespace)?.get(&name.name)
+    }
+
+    /// The objects of one namespace, by name.
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> + use<'_, K> {
+        self.namespaces.get(namespace).into_iter().flat_map(BTreeMap::values)
+    }
+
+    pub fn names(&self) -> Vec<ObjectName> {
+        self.namespaces
+            .iter()
+            .flat_map(|(namespace, names)| names.keys().map(|name| ObjectName::new(namespace, name)))
+            .collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.namespaces.values().map(BTreeMap::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.namespaces.is_empty()
+    }
+
+    pub(super) fn put(&mut self, name: ObjectName, object: Arc<K>) -> Option<Arc<K>> {
+        self.namespaces.entry(name.namespace).or_default().insert(name.name, object)
+    }
+
+    pub(super) fn take(&mut self, name: &ObjectName) -> Option<Arc<K>> {
+        let names = self.namespaces.get_mut(&name.namespace)?;
+        let old = names.remove(&name.name);
+        if names.is_empty() {
+            self.namespaces.remove(&name.namespace);
+        }
+        old
+    }
+}
