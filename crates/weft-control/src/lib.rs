@@ -7,5 +7,6 @@
 
 pub mod config;
 pub mod index;
+pub mod journal;
 pub mod ports;
 pub mod view;

@@ -129,3 +129,37 @@ pub enum EntryKind {
     Change,
     Fault,
 }
+
+/// The controller's answer to "may this caller reach this port", from the same functions that the proxies use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// `namespace/name` of the server pod.
+    pub pod: String,
+    pub allowed: bool,
+    /// Allowed only because the policy audits.
+    #[serde(default)]
+    pub audited: bool,
+    /// The Server or default policy that decides: `server/shop/store` or `default/deny`.
+    pub server: String,
+    #[serde(default)]
+    pub route: Option<String>,
+    /// What allowed it.
+    #[serde(default)]
+    pub authorization: Option<String>,
+    /// The code of the refusal.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// What each authorization in force would accept.
+    #[serde(default)]
+    pub authorizations: Vec<Accepts>,
+}
+
+/// The callers that one authorization allows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepts {
+    /// `authorizationpolicy/shop/store`.
+    pub name: String,
+    pub networks: Vec<String>,
+    /// `any`, `any mesh TLS`, `any mesh identity`, or identities and suffixes.
+    pub clients: Vec<String>,
+}

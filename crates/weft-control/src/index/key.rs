@@ -64,7 +64,7 @@ impl<Q: Ord> Multimap<Q> {
         }
     }
 
-    pub(super) fn get(&self, key: &Q) -> impl Iterator<Item = &ObjectName> {
+    pub(super) fn get<'m>(&'m self, key: &Q) -> impl Iterator<Item = &'m ObjectName> + use<'m, Q> {
         self.0.get(key).into_iter().flatten()
     }
 }

@@ -50,11 +50,8 @@ impl<'i> Reader<'i> {
 
     fn all<'n, K>(
         table: &'i Table<K>,
-        names: impl Iterator<Item = &'n ObjectName> + 'n,
-    ) -> impl Iterator<Item = &'i Arc<K>> + use<'i, 'n, K, impl Iterator<Item = &'n ObjectName> + 'n>
-    where
-        K: 'i,
-    {
+        names: impl Iterator<Item = &'n ObjectName>,
+    ) -> impl Iterator<Item = &'i Arc<K>> {
         names.filter_map(|name| table.get(name))
     }
 

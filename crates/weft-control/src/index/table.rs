@@ -27,7 +27,7 @@ impl<K> Table<K> {
     pub fn names(&self) -> Vec<ObjectName> {
         self.namespaces
             .iter()
-            .flat_map(|(namespace, names)| names.keys().map(|name| ObjectName::new(namespace, name)))
+            .flat_map(|(namespace, names)| names.keys().map(move |name| ObjectName::new(namespace, name)))
             .collect()
     }
 

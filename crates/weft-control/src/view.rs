@@ -1,0 +1,12 @@
+//! Views: what the index says about one subject. Pure functions of the index; nothing here is ever edited in place.
+
+pub mod address;
+pub mod authorization;
+pub mod confirm;
+pub mod decision;
+pub mod endpoints;
+pub mod inbound;
+pub mod outbound;
+pub mod profile;
+pub mod service_settings;
+pub mod workload;

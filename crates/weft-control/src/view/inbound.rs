@@ -1,0 +1,293 @@
+//! `InboundServerPolicies`: what one port of a pod accepts, and from whom.
+
+use super::{
+    authorization::{networks, of_access, targeting},
+    workload::annotated_opaque,
+};
+use crate::{
+    config::ControllerConfig,
+    index::{
+        reader::{GroupedRoute, Reader},
+        registry::Subject,
+    },
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use weft_kube::{
+    core::{pod::Pod, service::IntOrString},
+    kind::Kind,
+    meta::ObjectName,
+    policy::{
+        access::Access,
+        http_route::PolicyHttpRoute,
+        reference::POLICY_GROUP,
+        route_convert,
+        server::{ProxyProtocol, Server},
+    },
+};
+use weft_model::{
+    http::{Filter, HttpMatch, MatchSpecificity, PathMatch, RequestParts, best_match},
+    inbound::{Authn, Authorization, HttpPolicy, Protocol, Route, Rule, ServerPolicy},
+    meta::{Meta, Resource},
+};
+
+pub const DEFAULT_POLICY: &str = "config.linkerd.io/default-inbound-policy";
+/// How long a proxy waits for enough bytes to tell a protocol.
+const DETECT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InboundOf {
+    pub pod: ObjectName,
+    pub port: u16,
+}
+
+impl Subject for InboundOf {
+    /// `None` for a pod that is not there.
+    type View = Option<Arc<ServerPolicy>>;
+
+    fn compute(&self, reader: &Reader<'_>, config: &ControllerConfig) -> Self::View {
+        let pod = reader.pod(&self.pod)?;
+        let policy = match server_of(reader, pod, self.port) {
+            Some(server) => by_server(reader, config, pod, self.port, server),
+            None => by_default(config, pod, self.port),
+        };
+        Some(Arc::new(policy))
+    }
+}
+
+/// The Server that speaks for a port: of several, the oldest.
+pub fn server_of<'i>(reader: &Reader<'i>, pod: &Pod, port: u16) -> Option<&'i Server> {
+    reader
+        .servers(&pod.metadata.namespace)
+        .filter(|s| s.selects_pod(&pod.metadata.labels) && s.is_port(port, |name| pod.named_port(name)))
+        .min_by_key(|s| s.metadata.seniority())
+        .map(|s| &**s)
+}
+
+/// The policy of ports without a Server: the pod's annotation, else the cluster's. One that cannot be read denies.
+pub fn default_access(config: &ControllerConfig, pod: &Pod) -> Access {
+    match pod.metadata.annotation(DEFAULT_POLICY) {
+        Some(text) => Access::parse(text).unwrap_or(Access::Deny),
+        None => config.default_policy,
+    }
+}
+
+fn by_default(config: &ControllerConfig, pod: &Pod, port: u16) -> ServerPolicy {
+    let access = default_access(config, pod);
+    let protocol = if annotated_opaque(config, pod, port) {
+        Protocol::Opaque
+    } else {
+        let routes = with_probes(config, pod, port, Vec::new());
+        Protocol::Detect { timeout: DETECT, http: HttpPolicy { routes, rate_limit: None } }
+    };
+    ServerPolicy {
+        meta: Arc::new(Meta::default_named(access.as_str())),
+        protocol,
+        authorizations: of_access(config, access).into_iter().collect(),
+        audit: access == Access::Audit,
+    }
+}
+
+fn by_server(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    pod: &Pod,
+    port: u16,
+    server: &Server,
+) -> ServerPolicy {
+    let (namespace, name) = (&server.metadata.namespace, &server.metadata.name);
+    let http = || HttpPolicy {
+        routes: with_probes(config, pod, port, attached(reader, config, server)),
+        rate_limit: rate_limit(reader, config, server),
+    };
+    let access = server.access();
+    let mut authorizations = targeting(reader, config, namespace, |target| {
+        (target.is(POLICY_GROUP, Server::KIND) && target.name == *name)
+            || (target.is("", "Namespace") && target.name == *namespace)
+    });
+    authorizations.extend(of_access(config, access));
+    let mut audit = access == Access::Audit;
+    let protocol = match server.protocol() {
+        Some(ProxyProtocol::Unknown) => Protocol::Detect { timeout: DETECT, http: http() },
+        Some(ProxyProtocol::Http1) => Protocol::Http1(http()),
+        Some(ProxyProtocol::Http2) => Protocol::Http2(http()),
+        Some(ProxyProtocol::Grpc) => Protocol::Grpc(http()),
+        Some(ProxyProtocol::Opaque) => Protocol::Opaque,
+        Some(ProxyProtocol::Tls) => Protocol::Tls,
+        // A protocol of a later version: nothing may pass until somebody can read it.
+        None => {
+            authorizations.clear();
+            audit = false;
+            Protocol::Detect { timeout: DETECT, http: HttpPolicy::default() }
+        }
+    };
+    ServerPolicy {
+        meta: Arc::new(Meta::Resource(Resource {
+            group: Server::GROUP.to_owned(),
+            kind: Server::KIND.to_owned(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            section: String::new(),
+            port: 0,
+        })),
+        protocol,
+        authorizations,
+        audit,
+    }
+}
+
+/// The routes whose parent is this Server, oldest first. One that cannot be read is left out, and with it what it would
+/// have allowed.
+fn attached(reader: &Reader<'_>, config: &ControllerConfig, server: &Server) -> Vec<Route> {
+    let namespace = &server.metadata.namespace;
+    let names = |r: &GroupedRoute<'_>| {
+        r.route.spec.parent_refs.iter().any(|parent| {
+            parent.is(POLICY_GROUP, Server::KIND)
+                && parent.resolve(namespace) == server.metadata.key()
+                && parent.port.is_none()
+                && parent.section_name.is_none()
+        })
+    };
+    reader
+        .routes(namespace)
+        .into_iter()
+        .filter(names)
+        .filter_map(|r| attached_route(reader, config, r).ok())
+        .collect()
+}
+
+/// The route as served, or why it cannot be.
+pub fn attached_route(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    found: GroupedRoute<'_>,
+) -> Result<Route, String> {
+    let GroupedRoute { group, route } = found;
+    let meta = &route.metadata;
+    let rules = route
+        .spec
+        .rules
+        .iter()
+        .map(|rule| route_convert::rule(rule).map(|(matches, filters)| Rule { matches, filters }))
+        .collect::<Result<_, _>>()?;
+    Ok(Route {
+        meta: Arc::new(route_meta(group, &meta.namespace, &meta.name)),
+        hosts: route_convert::hosts(&route.spec.hostnames),
+        authorizations: targeting(reader, config, &meta.namespace, |target| {
+            target.is(group, PolicyHttpRoute::KIND) && target.name == meta.name
+        }),
+        rules,
+    })
+}
+
+pub(super) fn route_meta(group: &str, namespace: &str, name: &str) -> Meta {
+    Meta::Resource(Resource {
+        group: group.to_owned(),
+        kind: PolicyHttpRoute::KIND.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..Resource::default()
+    })
+}
+
+/// Adds the routes by which probes of the pod pass, whatever policies say. They come first, since of equal matches the
+/// first wins, and they carry what the attached route for the same path allows: a probe route takes nothing away.
+fn with_probes(config: &ControllerConfig, pod: &Pod, port: u16, routes: Vec<Route>) -> Vec<Route> {
+    let paths = probe_paths(pod, port);
+    if paths.is_empty() {
+        return routes;
+    }
+    let allowed = Authorization {
+        meta: Arc::new(Meta::default_named("probe")),
+        networks: networks(&config.probe_networks),
+        authn: Authn::Unauthenticated,
+    };
+    let mut all: Vec<Route> = paths
+        .into_iter()
+        .map(|path| {
+            let same = best_route(&routes, &path);
+            let mut authorizations = vec![allowed.clone()];
+            authorizations.extend(same.iter().flat_map(|(route, _)| route.authorizations.iter().cloned()));
+            let filters: Vec<Filter> = same.map(|(_, rule)| rule.filters.clone()).unwrap_or_default();
+            let matches = vec![HttpMatch {
+                path: Some(PathMatch::Exact(path)),
+                method: Some("GET".to_owned()),
+                ..HttpMatch::default()
+            }];
+            Route {
+                meta: Arc::new(Meta::default_named("probe")),
+                hosts: Vec::new(),
+                authorizations,
+                rules: vec![Rule { matches, filters }],
+            }
+        })
+        .collect();
+    if routes.is_empty() {
+        all.push(Route {
+            meta: Arc::new(Meta::default_named("default")),
+            hosts: Vec::new(),
+            authorizations: Vec::new(),
+            rules: vec![Rule {
+                matches: vec![HttpMatch {
+                    path: Some(PathMatch::Prefix("/".to_owned())),
+                    ..HttpMatch::default()
+                }],
+                filters: Vec::new(),
+            }],
+        });
+    } else {
+        all.extend(routes);
+    }
+    all
+}
+
+/// The attached rule that a GET of this path takes, whatever its host.
+fn best_route<'r>(routes: &'r [Route], path: &str) -> Option<(&'r Route, &'r Rule)> {
+    let no_headers: Vec<(String, String)> = Vec::new();
+    let request = RequestParts { method: "GET", host: "", path, query: None, headers: &no_headers };
+    let mut best: Option<(MatchSpecificity, &Route, &Rule)> = None;
+    for route in routes {
+        for rule in &route.rules {
+            if let Some(matched) = best_match(&rule.matches, &request)
+                && best.as_ref().is_none_or(|(b, ..)| matched > *b)
+            {
+                best = Some((matched, route, rule));
+            }
+        }
+    }
+    best.map(|(_, route, rule)| (route, rule))
+}
+
+/// The paths that HTTP probes ask of this port, without their queries.
+fn probe_paths(pod: &Pod, port: u16) -> BTreeSet<String> {
+    let probes = pod
+        .all_containers()
+        .flat_map(|c| [&c.liveness_probe, &c.readiness_probe, &c.startup_probe])
+        .flatten()
+        .filter_map(|p| p.http_get.as_ref());
+    probes
+        .filter(|get| match &get.port {
+            IntOrString::Int(number) => *number == port,
+            IntOrString::String(name) => pod.named_port(name) == Some(port),
+        })
+        .map(|get| {
+            let path = get.path.as_deref().unwrap_or("/");
+            let path = path.split(['?', '#']).next().unwrap_or("/");
+            if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+        })
+        .collect()
+}
+
+fn rate_limit(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    server: &Server,
+) -> Option<weft_model::inbound::RateLimit> {
+    reader
+        .rate_limits(&server.metadata.namespace)
+        .filter(|limit| {
+            let target = &limit.spec.target_ref;
+            target.is(POLICY_GROUP, Server::KIND) && target.name == server.metadata.name
+        })
+        .min_by_key(|limit| limit.metadata.seniority())
+        .map(|limit| limit.limit(config.identities()))
+}

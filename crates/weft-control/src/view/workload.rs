@@ -1,0 +1,206 @@
+//! What is known about a port of a pod: its identity, its protocol, its labels.
+
+use crate::{
+    config::{ADMIN_PORT, CONTROL_PORT, ControllerConfig},
+    index::reader::Reader,
+    ports::PortSet,
+};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+use weft_kube::{
+    core::{pod::Pod, service::Service},
+    meta::{Meta, ObjectName},
+    policy::{external_workload::ExternalWorkload, server::ProxyProtocol},
+};
+use weft_model::{
+    identity::{Identity, PeerIdentity},
+    meta,
+    outbound::{Endpoint, ProtocolHint},
+};
+
+pub const CONTROL_NS_LABEL: &str = "linkerd.io/control-plane-ns";
+pub const OPAQUE_PORTS: &str = "config.linkerd.io/opaque-ports";
+const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
+const PROXY_CONTAINER: &str = "linkerd-proxy";
+const INBOUND_ADDR: &str = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR";
+
+/// Whether this control plane injected the pod. It does not depend on readiness or phase: the proxy answers before the
+/// application does.
+pub fn is_meshed(pod: &Pod, config: &ControllerConfig) -> bool {
+    pod.metadata.label(CONTROL_NS_LABEL) == Some(&config.control_namespace)
+}
+
+/// The identity of the pod's proxy.
+pub fn pod_identity(pod: &Pod, config: &ControllerConfig) -> PeerIdentity {
+    if !is_meshed(pod, config) {
+        return PeerIdentity::Unmeshed;
+    }
+    match config.identities().service_account(&pod.metadata.namespace, pod.service_account()) {
+        Some(id) => PeerIdentity::Meshed { server_name: id.clone(), id },
+        // A ServiceAccount that makes no DNS label gets no certificate either.
+        None => PeerIdentity::Unmeshed,
+    }
+}
+
+/// The endpoint of one port of a pod. `client_zone` decides the locality label.
+pub fn pod_endpoint(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    pod: &Pod,
+    addr: SocketAddr,
+    client_zone: Option<&str>,
+) -> Endpoint {
+    let port = addr.port();
+    let skipped = pod
+        .metadata
+        .annotation(SKIP_INBOUND_PORTS)
+        .is_some_and(|text| PortSet::parse(text).contains(port, |name| pod.named_port(name)));
+    let identity = if skipped { PeerIdentity::Unmeshed } else { pod_identity(pod, config) };
+    let meshed = matches!(identity, PeerIdentity::Meshed { .. });
+    let opaque = is_opaque(reader, config, pod, port);
+    let own_port = matches!(port, CONTROL_PORT | ADMIN_PORT);
+    Endpoint {
+        addr,
+        hint: match (meshed, opaque) {
+            (false, _) => ProtocolHint::Unknown,
+            (true, true) => ProtocolHint::Opaque,
+            (true, false) => ProtocolHint::H2,
+        },
+        transport_port: (meshed && !own_port && (opaque || config.transport_header))
+            .then(|| inbound_port(pod))
+            .flatten(),
+        identity,
+        authority_override: None,
+        weight: 10_000,
+        labels: Arc::new(pod_labels(reader, pod, client_zone)),
+        meta: Some(Arc::new(meta::Meta::Resource(meta::Resource {
+            group: "core".to_owned(),
+            kind: "Pod".to_owned(),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            section: String::new(),
+            port,
+        }))),
+    }
+}
+
+/// Whether the pod treats this port's bytes as opaque: its annotation (else the default list), or a Server that
+/// selects it.
+pub fn is_opaque(reader: &Reader<'_>, config: &ControllerConfig, pod: &Pod, port: u16) -> bool {
+    annotated_opaque(config, pod, port)
+        || reader.servers(&pod.metadata.namespace).any(|server| {
+            server.protocol() == Some(ProxyProtocol::Opaque)
+                && server.selects_pod(&pod.metadata.labels)
+                && server.is_port(port, |name| pod.named_port(name))
+        })
+}
+
+/// The pod's own annotation, else the default list.
+pub fn annotated_opaque(config: &ControllerConfig, pod: &Pod, port: u16) -> bool {
+    match pod.metadata.annotation(OPAQUE_PORTS) {
+        Some(text) => PortSet::parse(text).contains(port, |name| pod.named_port(name)),
+        None => config.default_opaque_ports.contains_number(port),
+    }
+}
+
+/// Whether clients treat a Service's port as opaque: its annotation, else its namespace's, else the default list.
+pub fn is_opaque_service(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    service: &Service,
+    port: u16,
+) -> bool {
+    let named = |name: &str| service.spec.ports.iter().find(|p| p.name == name).map(|p| p.port);
+    let own = service.metadata.annotation(OPAQUE_PORTS);
+    let text = own.or_else(|| {
+        reader.namespace(&service.metadata.namespace).and_then(|ns| ns.metadata.annotation(OPAQUE_PORTS))
+    });
+    match text {
+        Some(text) => PortSet::parse(text).contains(port, named),
+        None => config.default_opaque_ports.contains_number(port),
+    }
+}
+
+/// The port on which the pod's proxy accepts connections that were not redirected.
+fn inbound_port(pod: &Pod) -> Option<u16> {
+    let proxy = pod.all_containers().find(|c| c.name == PROXY_CONTAINER)?;
+    let addr = proxy.env.iter().find(|e| e.name == INBOUND_ADDR)?.value.as_deref()?;
+    addr.parse::<SocketAddr>().ok().map(|a| a.port())
+}
+
+fn pod_labels(reader: &Reader<'_>, pod: &Pod, client_zone: Option<&str>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut put = |name: &str, value: &str| {
+        if !value.is_empty() {
+            labels.insert(name.to_owned(), value.to_owned());
+        }
+    };
+    put("pod", &pod.metadata.name);
+    put("namespace", &pod.metadata.namespace);
+    put("serviceaccount", pod.service_account());
+    put("control_plane_ns", pod.metadata.label(CONTROL_NS_LABEL).unwrap_or_default());
+    put("pod_template_hash", pod.metadata.label("pod-template-hash").unwrap_or_default());
+    if let Some((kind, name)) = owner(reader, &pod.metadata) {
+        put(&kind, &name);
+    }
+    let zone = reader.node(&pod.spec.node_name).and_then(|n| n.zone());
+    put("zone", zone.unwrap_or_default());
+    put(
+        "zone_locality",
+        match (zone, client_zone) {
+            (Some(here), Some(there)) if here == there => "local",
+            (Some(_), Some(_)) => "remote",
+            _ => "unknown",
+        },
+    );
+    labels
+}
+
+/// The workload that a pod belongs to, as kind in lower case and name: `("deployment", "store")`.
+pub fn owner(reader: &Reader<'_>, pod: &Meta) -> Option<(String, String)> {
+    let owner = pod.controller()?;
+    let name = ObjectName::new(&pod.namespace, &owner.name);
+    let above = match owner.kind.as_str() {
+        "ReplicaSet" => reader.replica_set(&name).and_then(|rs| rs.metadata.controller()),
+        "Job" => reader.job(&name).and_then(|job| job.metadata.controller()),
+        _ => None,
+    };
+    let owner = above.unwrap_or(owner);
+    Some((owner.kind.to_ascii_lowercase(), owner.name.clone()))
+}
+
+/// The endpoint of a meshed process outside the cluster.
+pub fn external_endpoint(config: &ControllerConfig, external: &ExternalWorkload, addr: SocketAddr) -> Endpoint {
+    let tls = &external.spec.mesh_tls;
+    let identity = match (Identity::parse(&tls.identity), Identity::parse(&tls.server_name)) {
+        (Ok(id), Ok(server_name)) => PeerIdentity::Meshed { id, server_name },
+        _ => PeerIdentity::Unknown(weft_model::identity::Unknown::Malformed),
+    };
+    let meshed = matches!(identity, PeerIdentity::Meshed { .. });
+    Endpoint {
+        identity,
+        hint: if meshed { ProtocolHint::H2 } else { ProtocolHint::Unknown },
+        transport_port: (meshed && config.transport_header).then(|| external.inbound_port()),
+        labels: Arc::new(
+            [
+                ("external_workload".to_owned(), external.metadata.name.clone()),
+                ("namespace".to_owned(), external.metadata.namespace.clone()),
+            ]
+            .into(),
+        ),
+        ..Endpoint::bare(addr, PeerIdentity::Unmeshed)
+    }
+}
+
+/// The zone of the node that a client runs on.
+pub fn zone_of<'i>(reader: &Reader<'i>, node: Option<&str>) -> Option<&'i str> {
+    reader.node(node?).and_then(|n| n.zone())
+}
+
+/// Whether an address belongs to the family that is served.
+pub fn served_family(config: &ControllerConfig, ip: IpAddr) -> bool {
+    ip.is_ipv4() || config.ipv6
+}
