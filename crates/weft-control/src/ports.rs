@@ -15,9 +15,8 @@ impl PortSet {
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
             if let Ok(port) = item.parse() {
                 set.ranges.push((port, port));
-            } else if let Some((low, high)) = item
-                .split_once('-')
-                .and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)))
+            } else if let Some((low, high)) =
+                item.split_once('-').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)))
             {
                 set.ranges.push((low, high));
             } else if item.bytes().any(|b| b.is_ascii_alphabetic()) {

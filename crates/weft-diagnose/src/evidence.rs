@@ -1,8 +1,8 @@
 //! What is known about one question, and from whom.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::net::IpAddr;
-use weft_wire::record::{ConnectionRecord, JournalEntry};
+use weft_wire::record::{ConnectionRecord, Decision, JournalEntry};
 
 /// Everything an explanation rests on.
 #[derive(Clone, Debug, Serialize)]

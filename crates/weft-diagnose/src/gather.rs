@@ -1,7 +1,7 @@
 //! Asks everybody who may know something: the API, the controller, the proxies at both ends. Nobody's silence stops the
 //! explanation; it is told as a gap instead.
 
-use crate::evidence::{Decision, Evidence, PodFacts, ServiceFacts, Side};
+use crate::evidence::{Evidence, PodFacts, ServiceFacts, Side};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, ResourceExt};
@@ -10,7 +10,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     time::{Duration, SystemTime},
 };
-use weft_wire::record::{CONNECTIONS_PATH, ConnectionRecord, Connections, JournalEntry};
+use weft_wire::record::{CONNECTIONS_PATH, ConnectionRecord, Connections, Decision, JournalEntry};
 
 /// Each question to one pod or to the controller.
 const ASK_DEADLINE: Duration = Duration::from_secs(3);

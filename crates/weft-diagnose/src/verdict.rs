@@ -1,10 +1,10 @@
 //! From evidence to one answer.
 
-use crate::evidence::{Decision, Evidence, PodFacts};
+use crate::evidence::{Evidence, PodFacts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use weft_fault::Code;
-use weft_wire::record::ConnectionRecord;
+use weft_wire::record::{ConnectionRecord, Decision};
 
 /// The answer to "can FROM reach TO, and if not, why".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -330,9 +330,9 @@ fn nothing_seen(evidence: &Evidence) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::{Accepts, Side};
+    use crate::evidence::Side;
     use weft_fault::Fault;
-    use weft_wire::record::Direction;
+    use weft_wire::record::{Accepts, Direction};
 
     const NOW: u64 = 1_000_000;
 

@@ -236,7 +236,9 @@ fn backoff() -> impl Strategy<Value = Backoff> {
     })
 }
 
-fn distribution<F: Strategy<Value = Filter> + 'static>(filters: impl Fn() -> F) -> impl Strategy<Value = Distribution> {
+fn distribution<F: Strategy<Value = Filter> + 'static>(
+    filters: impl Fn() -> F,
+) -> impl Strategy<Value = Distribution> {
     let kind = prop_oneof![
         endpoint().prop_map(BackendKind::Forward),
         (name(), duration(), duration()).prop_map(|(name, default_rtt, decay)| BackendKind::Balance {

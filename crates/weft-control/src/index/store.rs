@@ -11,9 +11,7 @@ use super::{
 use crate::{
     config::ControllerConfig,
     journal::Journal,
-    view::{
-        endpoints::EndpointsOf, inbound::InboundOf, outbound::OutboundOf, profile::ProfileOf,
-    },
+    view::{endpoints::EndpointsOf, inbound::InboundOf, outbound::OutboundOf, profile::ProfileOf},
 };
 use parking_lot::Mutex;
 use std::{collections::BTreeSet, sync::Arc};

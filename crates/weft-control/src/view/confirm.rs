@@ -20,7 +20,10 @@ pub struct Confirmed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    Meshed { id: String, server_name: String },
+    Meshed {
+        id: String,
+        server_name: String,
+    },
     Unmeshed,
     /// Not known (yet): whoever asks must not take it for unmeshed.
     Unknown,
@@ -49,11 +52,9 @@ pub fn confirm(reader: &Reader<'_>, config: &ControllerConfig, addr: SocketAddr)
     match holder(reader, config, addr.ip(), Some(addr.port())) {
         Holder::Pod(pod) => of_pod(pod, addr.port()),
         Holder::HostPort(pod, port) => of_pod(pod, port),
-        Holder::Contested(a, b) => answer(
-            State::Unknown,
-            Some(a),
-            &format!("the address is also claimed by {}", b.metadata.key()),
-        ),
+        Holder::Contested(a, b) => {
+            answer(State::Unknown, Some(a), &format!("the address is also claimed by {}", b.metadata.key()))
+        }
         Holder::External(external) => answer(
             State::Meshed {
                 id: external.spec.mesh_tls.identity.clone(),

@@ -13,7 +13,7 @@ use weft_model::{
     http::RequestParts,
     identity::{ClientTls, Identity, NoTls},
     inbound::{
-        Authn, Authorization, Caller, DenyReason, Denied, Permit, Protocol, ServerPolicy, authorize_http,
+        Authn, Authorization, Caller, Denied, DenyReason, Permit, Protocol, ServerPolicy, authorize_http,
         authorize_tcp,
     },
     meta::Meta,
@@ -73,7 +73,8 @@ fn decision(pod: &ObjectName, policy: &ServerPolicy, outcome: Result<Permit, Den
         Ok(permit) => (Some(permit), None),
         Err(denied) => (None, Some(denied)),
     };
-    let route = permit.as_ref().and_then(|p| p.route().cloned()).or(denied.as_ref().and_then(|d| d.route.clone()));
+    let route =
+        permit.as_ref().and_then(|p| p.route().cloned()).or(denied.as_ref().and_then(|d| d.route.clone()));
     Decision {
         pod: pod.to_string(),
         allowed: permit.is_some(),
@@ -102,9 +103,10 @@ fn code(policy: &ServerPolicy, denied: &Denied) -> Code {
 /// The server's authorizations and those of the route taken; without one, those of every route.
 fn in_force<'p>(policy: &'p ServerPolicy, route: Option<&Meta>) -> impl Iterator<Item = &'p Authorization> {
     let routes = match &policy.protocol {
-        Protocol::Detect { http, .. } | Protocol::Http1(http) | Protocol::Http2(http) | Protocol::Grpc(http) => {
-            http.routes.as_slice()
-        }
+        Protocol::Detect { http, .. }
+        | Protocol::Http1(http)
+        | Protocol::Http2(http)
+        | Protocol::Grpc(http) => http.routes.as_slice(),
         Protocol::Opaque | Protocol::Tls => &[],
     };
     let route = route.cloned();

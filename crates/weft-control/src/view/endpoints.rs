@@ -198,10 +198,9 @@ impl Candidate<'_> {
                         .map(|name| format!("{name}:{}", self.addr.port())),
                     ..Endpoint::bare(self.addr, PeerIdentity::Unmeshed)
                 },
-                Err(_) => Endpoint::bare(
-                    self.addr,
-                    PeerIdentity::Unknown(weft_model::identity::Unknown::Malformed),
-                ),
+                Err(_) => {
+                    Endpoint::bare(self.addr, PeerIdentity::Unknown(weft_model::identity::Unknown::Malformed))
+                }
             };
         }
         match holder(reader, config, self.addr.ip(), None) {

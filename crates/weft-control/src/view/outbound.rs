@@ -28,8 +28,8 @@ use weft_model::{
     identity::PeerIdentity,
     meta::Meta,
     outbound::{
-        Backend, BackendKind, Distribution, Endpoint, EwmaConfig, HttpRoute, HttpRoutes, HttpRule, OpaqueRoute,
-        OpaqueRoutes, OutboundPolicy, OutboundProtocol, RouteBackend, Timeouts,
+        Backend, BackendKind, Distribution, Endpoint, EwmaConfig, HttpRoute, HttpRoutes, HttpRule,
+        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, RouteBackend, Timeouts,
     },
 };
 
@@ -100,7 +100,9 @@ impl OutboundOf {
             // Any other name is a protocol that is not looked into.
             Some(_) => OutboundProtocol::Opaque(opaque()),
             None if is_opaque_service(reader, config, service, port) => OutboundProtocol::Opaque(opaque()),
-            None => OutboundProtocol::Detect { timeout: DETECT, http1: http(), http2: http(), opaque: opaque() },
+            None => {
+                OutboundProtocol::Detect { timeout: DETECT, http1: http(), http2: http(), opaque: opaque() }
+            }
         };
         Some(OutboundPolicy { meta: Arc::new(service_meta(service, port)), protocol })
     }
@@ -265,12 +267,8 @@ fn first(backend: Backend) -> Distribution {
 /// A cluster address behaves as declared: other ports are refused.
 fn undefined_port(service: &Service, port: u16) -> OutboundPolicy {
     let meta = Arc::new(Meta::default_named("undefined-port"));
-    let route = OpaqueRoute {
-        meta: meta.clone(),
-        hosts: Vec::new(),
-        backends: Distribution::Empty,
-        forbidden: true,
-    };
+    let route =
+        OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends: Distribution::Empty, forbidden: true };
     let reason = format!("Service {} does not define port {port}", service.metadata.key());
     tracing::debug!(reason, "undefined port");
     OutboundPolicy { meta, protocol: OutboundProtocol::Opaque(OpaqueRoutes { routes: vec![route] }) }

@@ -30,9 +30,16 @@ pub struct ProfileOf {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProfileTarget {
     Addr(SocketAddr),
-    Service { service: ObjectName, port: u16 },
+    Service {
+        service: ObjectName,
+        port: u16,
+    },
     /// A member of a headless Service.
-    Member { service: ObjectName, hostname: String, port: u16 },
+    Member {
+        service: ObjectName,
+        hostname: String,
+        port: u16,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -143,11 +143,15 @@ mod tests {
     #[test]
     fn accrual_is_opt_in() {
         assert_eq!(accrual(&annotations(&[])), None);
-        let Some(FailureAccrual::Consecutive { max_failures, backoff }) =
-            accrual(&annotations(&[(ACCRUAL, "consecutive"), (&format!("{ACCRUAL}-consecutive-max-failures"), "3")]))
-        else {
+        let Some(FailureAccrual::Consecutive { max_failures, backoff }) = accrual(&annotations(&[
+            (ACCRUAL, "consecutive"),
+            (&format!("{ACCRUAL}-consecutive-max-failures"), "3"),
+        ])) else {
             panic!("accrual");
         };
-        assert_eq!((max_failures, backoff.min, backoff.max), (3, Duration::from_secs(1), Duration::from_secs(60)));
+        assert_eq!(
+            (max_failures, backoff.min, backoff.max),
+            (3, Duration::from_secs(1), Duration::from_secs(60))
+        );
     }
 }

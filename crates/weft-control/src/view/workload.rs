@@ -173,7 +173,11 @@ pub fn owner(reader: &Reader<'_>, pod: &Meta) -> Option<(String, String)> {
 }
 
 /// The endpoint of a meshed process outside the cluster.
-pub fn external_endpoint(config: &ControllerConfig, external: &ExternalWorkload, addr: SocketAddr) -> Endpoint {
+pub fn external_endpoint(
+    config: &ControllerConfig,
+    external: &ExternalWorkload,
+    addr: SocketAddr,
+) -> Endpoint {
     let tls = &external.spec.mesh_tls;
     let identity = match (Identity::parse(&tls.identity), Identity::parse(&tls.server_name)) {
         (Ok(id), Ok(server_name)) => PeerIdentity::Meshed { id, server_name },
