@@ -1,10 +1,15 @@
 //! The crate graph is a table in ARCHITECTURE.md; the manifests must not say more than it does.
 
 use crate::{Result, repo::Repo};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
 
 const TABLE: &str = "ARCHITECTURE.md";
 const LINES: usize = 400;
+/// A second cryptographic library is one too many. `deny.toml` says the same to those who have cargo-deny.
+const BANNED: &[&str] = &["ring", "openssl", "openssl-sys", "native-tls"];
 
 pub(crate) fn check(repo: &Repo) -> Result<Vec<String>> {
     let text = &repo.file(TABLE).ok_or("ARCHITECTURE.md is missing")?.text;
@@ -44,7 +49,25 @@ pub(crate) fn check(repo: &Repo) -> Result<Vec<String>> {
         }
     }
     found.extend(cycles(&edges));
+    found.extend(banned(repo)?);
     Ok(found)
+}
+
+/// The lock file lists more than is built: optional dependencies too. The tree is what is built.
+fn banned(repo: &Repo) -> Result<Vec<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--workspace", "--edges=normal,build", "--prefix=none", "--format={p}"])
+        .current_dir(&repo.root)
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let tree = String::from_utf8_lossy(&output.stdout);
+    let built: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let found = BANNED.iter().filter(|name| built.contains(**name));
+    Ok(found
+        .map(|name| format!("Cargo.lock: {name} is in the build; find out how with `cargo tree -i {name}`"))
+        .collect())
 }
 
 /// The rows of the table whose last column has the given title: first column to the names in the last.

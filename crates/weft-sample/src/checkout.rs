@@ -29,22 +29,22 @@ const ROLE: &str = "checkout";
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Where to listen
-    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "SHOP_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
     /// The store's HOST:PORT
-    #[arg(long, env = "STORE", default_value = "store:7000")]
+    #[arg(long, env = "SHOP_STORE", default_value = "store:7000")]
     pub store: String,
     /// Where mail is sent
-    #[arg(long, env = "MAIL", default_value = "http://mail:8025")]
+    #[arg(long, env = "SHOP_MAIL", default_value = "http://mail:8025")]
     pub mail: String,
     /// What mail asks for, if it asks for anything
-    #[arg(long, env = "MAIL_TOKEN", hide_env_values = true)]
+    #[arg(long, env = "SHOP_MAIL_TOKEN", hide_env_values = true)]
     pub mail_token: Option<String>,
     /// Exists while this program is ready, for probes that run a command
-    #[arg(long, env = "READY_FILE")]
+    #[arg(long, env = "SHOP_READY_FILE")]
     pub ready_file: Option<PathBuf>,
     /// How long each call to another service may take
-    #[arg(long, env = "TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     #[command(flatten)]
     pub life: LifecycleOptions,

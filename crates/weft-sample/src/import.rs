@@ -13,19 +13,19 @@ const FILE_BYTES: u64 = 1024 * 1024;
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The store's HOST:PORT
-    #[arg(long, env = "STORE", default_value = "store:7000")]
+    #[arg(long, env = "SHOP_STORE", default_value = "store:7000")]
     pub store: String,
     /// Lines of `SKU NAME|CENTS`; empty lines and lines that start with # are skipped
-    #[arg(long, env = "ITEMS_FILE")]
+    #[arg(long, env = "SHOP_ITEMS_FILE")]
     pub file: Option<PathBuf>,
     /// Make up further items until there are so many
-    #[arg(long, env = "ITEMS", default_value_t = 20)]
+    #[arg(long, env = "SHOP_ITEMS", default_value_t = 20)]
     pub items: usize,
     /// How long each command may take
-    #[arg(long, env = "TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     /// How long to keep trying while the store does not answer
-    #[arg(long, env = "DEADLINE", default_value = "60s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_DEADLINE", default_value = "60s", value_parser = crate::text::duration)]
     pub deadline: Duration,
 }
 

@@ -20,10 +20,10 @@ const KEEP_FOR: Duration = Duration::from_secs(30);
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The store's HOST:PORT
-    #[arg(long, env = "STORE", default_value = "store:7000")]
+    #[arg(long, env = "SHOP_STORE", default_value = "store:7000")]
     pub store: String,
     /// How long the whole exchange may take
-    #[arg(long, env = "TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     /// The command, such as PING or GET KEY
     #[arg(required = true, num_args = 1..)]

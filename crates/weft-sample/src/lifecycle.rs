@@ -21,10 +21,10 @@ enum Stage {
 #[derive(clap::Args, Debug, Clone)]
 pub struct LifecycleOptions {
     /// How long to keep serving after SIGTERM with readiness off, so that callers can turn elsewhere
-    #[arg(long, env = "DRAIN", default_value = "2s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_DRAIN", default_value = "2s", value_parser = crate::text::duration)]
     pub drain: Duration,
     /// How long requests in flight may then take to finish
-    #[arg(long, env = "GRACE", default_value = "10s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_GRACE", default_value = "10s", value_parser = crate::text::duration)]
     pub grace: Duration,
 }
 

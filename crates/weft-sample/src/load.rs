@@ -32,46 +32,46 @@ const KINDS: usize = 16;
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// What to GET
-    #[arg(long, env = "TARGET", default_value = "http://web:8080/")]
+    #[arg(long, env = "SHOP_TARGET", default_value = "http://web:8080/")]
     pub target: String,
     /// What to POST `sku=SKU` to, every `--buy-every` requests
-    #[arg(long, env = "BUY")]
+    #[arg(long, env = "SHOP_BUY")]
     pub buy: Option<String>,
     /// The item to buy
-    #[arg(long, env = "SKU", default_value = "kettle")]
+    #[arg(long, env = "SHOP_SKU", default_value = "kettle")]
     pub sku: String,
     /// Every how many requests to buy
-    #[arg(long, env = "BUY_EVERY", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, env = "SHOP_BUY_EVERY", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub buy_every: u64,
     /// A URL that the policy must deny, tried once a second and counted apart
-    #[arg(long, env = "FORBIDDEN")]
+    #[arg(long, env = "SHOP_FORBIDDEN")]
     pub forbidden: Option<String>,
     /// Do not begin before a GET of this URL succeeds
-    #[arg(long, env = "WAIT_FOR")]
+    #[arg(long, env = "SHOP_WAIT_FOR")]
     pub wait_for: Option<String>,
     /// How long to wait for that
-    #[arg(long, env = "WAIT", default_value = "2m", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_WAIT", default_value = "2m", value_parser = crate::text::duration)]
     pub wait: Duration,
     /// Requests per second; 0: as fast as the connections allow
-    #[arg(long, env = "RATE", default_value_t = 10)]
+    #[arg(long, env = "SHOP_RATE", default_value_t = 10)]
     pub rate: u64,
     /// Connections, each with one request at a time
-    #[arg(long, env = "CONNECTIONS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, env = "SHOP_CONNECTIONS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub connections: u16,
     /// End after so many requests
-    #[arg(long, env = "REQUESTS")]
+    #[arg(long, env = "SHOP_REQUESTS")]
     pub requests: Option<u64>,
     /// End after so long
-    #[arg(long, env = "DURATION", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_DURATION", value_parser = crate::text::duration)]
     pub duration: Option<Duration>,
     /// How often to report
-    #[arg(long, env = "REPORT", default_value = "5s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_REPORT", default_value = "5s", value_parser = crate::text::duration)]
     pub report: Duration,
     /// How long a request may take, connecting included
-    #[arg(long, env = "TIMEOUT", default_value = "5s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "5s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     /// End with a failure if any request failed or a forbidden one was let through
-    #[arg(long, env = "STRICT")]
+    #[arg(long, env = "SHOP_STRICT")]
     pub strict: bool,
     #[command(flatten)]
     pub life: LifecycleOptions,

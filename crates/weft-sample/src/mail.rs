@@ -20,13 +20,13 @@ const KEPT: usize = 100;
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Where to listen
-    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8025")]
+    #[arg(long, env = "SHOP_LISTEN", default_value = "0.0.0.0:8025")]
     pub listen: SocketAddr,
     /// A file with what callers must send as `x-mail-token`; read at every letter, so it may change
-    #[arg(long, env = "TOKEN_FILE")]
+    #[arg(long, env = "SHOP_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     /// Stands at the end of every letter
-    #[arg(long, env = "SIGNATURE", default_value = "")]
+    #[arg(long, env = "SHOP_SIGNATURE", default_value = "")]
     pub signature: String,
     #[command(flatten)]
     pub life: LifecycleOptions,

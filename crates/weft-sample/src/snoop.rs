@@ -13,13 +13,13 @@ const ROLE: &str = "snoop";
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The store's HOST:PORT
-    #[arg(long, env = "STORE", default_value = "store:7000")]
+    #[arg(long, env = "SHOP_STORE", default_value = "store:7000")]
     pub store: String,
     /// How often to try
-    #[arg(long, env = "EVERY", default_value = "5s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_EVERY", default_value = "5s", value_parser = crate::text::duration)]
     pub every: Duration,
     /// How long each attempt may take
-    #[arg(long, env = "TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     #[command(flatten)]
     pub life: LifecycleOptions,

@@ -41,7 +41,7 @@ const WRITE: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Where to listen
-    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:7000")]
+    #[arg(long, env = "SHOP_LISTEN", default_value = "0.0.0.0:7000")]
     pub listen: SocketAddr,
     #[command(flatten)]
     pub life: LifecycleOptions,

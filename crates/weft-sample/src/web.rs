@@ -22,25 +22,25 @@ const ROLE: &str = "web";
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Where to listen
-    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "SHOP_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
     /// The catalogue, gRPC
-    #[arg(long, env = "CATALOGUE", default_value = "http://catalogue:50051")]
+    #[arg(long, env = "SHOP_CATALOGUE", default_value = "http://catalogue:50051")]
     pub catalogue: String,
     /// The checkout, HTTP
-    #[arg(long, env = "CHECKOUT", default_value = "http://checkout:8080")]
+    #[arg(long, env = "SHOP_CHECKOUT", default_value = "http://checkout:8080")]
     pub checkout: String,
     /// The page's title
-    #[arg(long, env = "TITLE", default_value = "The shop")]
+    #[arg(long, env = "SHOP_TITLE", default_value = "The shop")]
     pub title: String,
     /// A file with a line to show below the title; read at every page, so it may change
-    #[arg(long, env = "BANNER_FILE")]
+    #[arg(long, env = "SHOP_BANNER_FILE")]
     pub banner_file: Option<PathBuf>,
     /// The name that pages carry
     #[arg(long, env = "POD_NAME")]
     pub name: Option<String>,
     /// How long each call to another service may take
-    #[arg(long, env = "TIMEOUT", default_value = "5s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "5s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     #[command(flatten)]
     pub life: LifecycleOptions,

@@ -24,16 +24,16 @@ const MESSAGE_BYTES: usize = 64 * 1024;
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Where to listen for gRPC (HTTP/2 without TLS)
-    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:50051")]
+    #[arg(long, env = "SHOP_LISTEN", default_value = "0.0.0.0:50051")]
     pub listen: SocketAddr,
     /// Where to answer `/healthz`
-    #[arg(long, env = "HEALTH", default_value = "0.0.0.0:8081")]
+    #[arg(long, env = "SHOP_HEALTH", default_value = "0.0.0.0:8081")]
     pub health: SocketAddr,
     /// The store's HOST:PORT
-    #[arg(long, env = "STORE", default_value = "store:7000")]
+    #[arg(long, env = "SHOP_STORE", default_value = "store:7000")]
     pub store: String,
     /// How long a command to the store may take
-    #[arg(long, env = "TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
+    #[arg(long, env = "SHOP_TIMEOUT", default_value = "3s", value_parser = crate::text::duration)]
     pub timeout: Duration,
     /// The name that replies carry
     #[arg(long, env = "POD_NAME")]
