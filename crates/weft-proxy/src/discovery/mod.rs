@@ -3,7 +3,15 @@
 //! Workers read snapshots and never wait for a lock that is held while something is computed. Only the agent thread asks
 //! the controller and publishes. Results carry their age and a generation, and no result without an identity is for ever.
 
+pub(crate) mod agent;
+pub(crate) mod context;
+mod destination;
+mod endpoints;
 pub mod fixed;
+mod judge;
+mod memory;
+mod ports;
+mod settle;
 
 use arc_swap::ArcSwap;
 use std::{

@@ -1,0 +1,201 @@
+//! One HTTP/2 connection to a service of the control plane: name, TCP, TLS, preface, each with a deadline.
+
+use crate::config::ControlAddr;
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rand::seq::SliceRandom;
+use std::{
+    fmt,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    sync::oneshot,
+};
+use weft_fault::{Code, Fault, Phase};
+use weft_tls::credentials::Client as TlsClient;
+
+const RESOLVE: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(3);
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Addresses of a name that are tried in one attempt.
+const ADDRESSES: usize = 4;
+/// A connection on which nothing answers is closed after the sum of these.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sends requests; cheap to clone. A tonic client takes it as its channel.
+#[derive(Clone)]
+pub struct Connection {
+    requests: http2::SendRequest<tonic::body::Body>,
+    authority: http::uri::Authority,
+    peer: SocketAddr,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connection({}, {})", self.authority, self.peer)
+    }
+}
+
+impl Connection {
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub fn is_open(&self) -> bool {
+        !self.requests.is_closed()
+    }
+}
+
+/// Connects to the first address that works, in random order. The second value resolves when the connection ends.
+pub async fn connect(
+    addr: &ControlAddr,
+    tls: &TlsClient,
+) -> Result<(Connection, impl Future<Output = Fault> + use<>), Fault> {
+    let authority: http::uri::Authority = match addr.host.contains(':') {
+        true => format!("[{}]:{}", addr.host, addr.port),
+        false => format!("{}:{}", addr.host, addr.port),
+    }
+    .parse()
+    .map_err(|e| Fault::new(Code::BadVariable).in_phase(Phase::Control).about(&addr.host).because(e))?;
+
+    // 1. The name.
+    let unresolved = || {
+        Fault::new(Code::ControllerUnreachable)
+            .in_phase(Phase::Control)
+            .about(&authority)
+            .fact("step", "name")
+    };
+    let found = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((addr.host.as_str(), addr.port))).await;
+    let mut found: Vec<SocketAddr> = match found {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(e)) => return Err(unresolved().because(e)),
+        Err(_) => return Err(unresolved().fact("waited_ms", RESOLVE.as_millis())),
+    };
+    // Replicas share the load, and an attempt after a failure finds another one.
+    found.shuffle(&mut rand::rng());
+
+    let mut last = unresolved().fact("addresses", 0);
+    for peer in found.into_iter().take(ADDRESSES) {
+        match connect_to(peer, addr, &authority, tls).await {
+            Ok(done) => return Ok(done),
+            Err(fault) => last = fault,
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(
+    peer: SocketAddr,
+    addr: &ControlAddr,
+    authority: &http::uri::Authority,
+    tls: &TlsClient,
+) -> Result<(Connection, impl Future<Output = Fault> + use<>), Fault> {
+    // 2. TCP, in a task of its own, so that nothing else delays it.
+    let dial = tokio::spawn(async move { tokio::time::timeout(CONNECT, TcpStream::connect(peer)).await });
+    let io = match dial.await {
+        Ok(Ok(Ok(io))) => io,
+        Ok(Ok(Err(e))) => {
+            let code = match e.kind() {
+                std::io::ErrorKind::ConnectionRefused => Code::ConnectRefused,
+                std::io::ErrorKind::HostUnreachable | std::io::ErrorKind::NetworkUnreachable => {
+                    Code::Unreachable
+                }
+                _ => Code::NetworkIo,
+            };
+            return Err(Fault::new(code).in_phase(Phase::Control).about(authority).peer(peer).because(e));
+        }
+        Ok(Err(_)) | Err(_) => {
+            let fault = Fault::new(Code::ConnectTimeout).in_phase(Phase::Control).about(authority).peer(peer);
+            return Err(fault.fact("waited_ms", CONNECT.as_millis()));
+        }
+    };
+    // Small messages that somebody waits for; failure to set it only makes them slower.
+    let _slower = io.set_nodelay(true);
+
+    // 3. TLS, unless the controller is on loopback. 4. HTTP/2.
+    let Some(name) = &addr.name else {
+        return preface(io, peer, authority).await;
+    };
+    let handshake = weft_tls::handshake::connect(tls, io, name, name, false);
+    match tokio::time::timeout(HANDSHAKE, handshake).await {
+        Ok(Ok(connected)) => preface(connected.stream, peer, authority).await,
+        Ok(Err(fault)) => Err(fault.about(authority).peer(peer)),
+        Err(_) => Err(Fault::new(Code::HandshakeTimeout)
+            .in_phase(Phase::TlsConnect)
+            .about(authority)
+            .peer(peer)
+            .fact("waited_ms", HANDSHAKE.as_millis())),
+    }
+}
+
+/// Prior knowledge: the peer is known to speak HTTP/2.
+async fn preface<IO>(
+    io: IO,
+    peer: SocketAddr,
+    authority: &http::uri::Authority,
+) -> Result<(Connection, Pin<Box<dyn Future<Output = Fault> + Send>>), Fault>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let subject = authority.clone();
+    let broken = move |cause: Option<hyper::Error>| {
+        let fault = Fault::new(Code::ConnectionReset).in_phase(Phase::Control).about(&subject).peer(peer);
+        match cause {
+            Some(cause) => fault.because(cause),
+            None => fault.fact("by", "the controller closed the connection"),
+        }
+    };
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(8 << 20)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_PATIENCE)
+        .keep_alive_while_idle(true);
+    let (requests, driver) = match tokio::time::timeout(HANDSHAKE, builder.handshake(TokioIo::new(io))).await
+    {
+        Ok(Ok(done)) => done,
+        Ok(Err(e)) => return Err(broken(Some(e))),
+        Err(_) => return Err(broken(None).fact("waited_ms", HANDSHAKE.as_millis())),
+    };
+    let (ended, end) = oneshot::channel();
+    // The driver ends when the peer closes or the last handle is dropped.
+    tokio::spawn(async move {
+        // Nobody listens any more when the service is gone.
+        let _unheard = ended.send(driver.await.err());
+    });
+    let end = Box::pin(async move { broken(end.await.ok().flatten()) });
+    Ok((Connection { requests, authority: authority.clone(), peer }, end))
+}
+
+/// A request of this connection, in the shape that tonic's clients call.
+impl tower::Service<http::Request<tonic::body::Body>> for Connection {
+    type Response = http::Response<Incoming>;
+    type Error = Arc<hyper::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.requests.poll_ready(cx).map_err(Arc::new)
+    }
+
+    fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
+        let path = request.uri().path_and_query().cloned();
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(http::uri::Scheme::HTTP);
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = path;
+        if let Ok(uri) = http::Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+        let response = self.requests.send_request(request);
+        Box::pin(async move { response.await.map_err(Arc::new) })
+    }
+}

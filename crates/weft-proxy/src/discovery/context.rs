@@ -1,0 +1,168 @@
+//! What every lookup of the agent shares.
+
+use super::{memory::Memory, settle::Confirmed};
+use crate::{
+    control::{
+        Service,
+        lookup::{Lookup, Open},
+    },
+    metrics::Metrics,
+    record::Recorder,
+};
+use ipnet::IpNet;
+use linkerd2_proxy_api::{destination as dst, inbound, net::TcpAddress, outbound};
+use parking_lot::Mutex;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use weft_wire::mesh::{ConfirmRequest, client::MeshClient};
+
+/// An update may hold thousands of endpoints.
+const MESSAGE_BYTES: usize = 64 << 20;
+
+pub struct Context {
+    pub destination: Service,
+    pub policy: Service,
+    pub workload: String,
+    pub token: String,
+    pub profile_networks: Vec<IpNet>,
+    pub cluster_networks: Vec<IpNet>,
+    /// The limit for a stream's first message, where one is configured.
+    pub initial_timeout: Option<Duration>,
+    pub memory: Mutex<Memory>,
+    pub confirmer: Confirmer,
+    pub metrics: Arc<Metrics>,
+    pub recorder: Arc<Recorder>,
+}
+
+impl Context {
+    pub fn in_cluster(&self, ip: IpAddr) -> bool {
+        let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
+        within(&self.cluster_networks) || within(&self.profile_networks)
+    }
+
+    /// `GetProfile` of an address, if it is within the networks that have profiles.
+    pub fn profile(&self, addr: SocketAddr) -> Option<Lookup<dst::DestinationProfile>> {
+        if !self.profile_networks.iter().any(|net| net.contains(&addr.ip())) {
+            return None;
+        }
+        let request = self.get_destination(addr.to_string());
+        let open: Open<_> = Arc::new(move |connection| {
+            let request = request.clone();
+            Box::pin(async move {
+                let client = dst::destination_client::DestinationClient::new(connection);
+                let mut client = client.max_decoding_message_size(MESSAGE_BYTES);
+                client.get_profile(request).await.map(tonic::Response::into_inner)
+            })
+        });
+        Some(self.lookup(&self.destination, format!("GetProfile {addr}"), open))
+    }
+
+    /// `Destination.Get` of a name.
+    pub fn endpoints(&self, path: &str) -> Lookup<dst::Update> {
+        let request = self.get_destination(path.to_string());
+        let open: Open<_> = Arc::new(move |connection| {
+            let request = request.clone();
+            Box::pin(async move {
+                let client = dst::destination_client::DestinationClient::new(connection);
+                let mut client = client.max_decoding_message_size(MESSAGE_BYTES);
+                client.get(request).await.map(tonic::Response::into_inner)
+            })
+        });
+        self.lookup(&self.destination, format!("Get {path}"), open)
+    }
+
+    /// `OutboundPolicies.Watch` of an address.
+    pub fn outbound(&self, addr: SocketAddr) -> Lookup<outbound::OutboundPolicy> {
+        let request = outbound::TrafficSpec {
+            source_workload: self.workload.clone(),
+            target: Some(outbound::traffic_spec::Target::Addr(TcpAddress::from(addr))),
+        };
+        let open: Open<_> = Arc::new(move |connection| {
+            let request = request.clone();
+            Box::pin(async move {
+                let client = outbound::outbound_policies_client::OutboundPoliciesClient::new(connection);
+                let mut client = client.max_decoding_message_size(MESSAGE_BYTES);
+                client.watch(request).await.map(tonic::Response::into_inner)
+            })
+        });
+        self.lookup(&self.policy, format!("OutboundPolicies.Watch {addr}"), open)
+    }
+
+    /// `WatchPort` of one of this workload's ports.
+    pub fn inbound(&self, port: u16) -> Lookup<inbound::Server> {
+        let request = inbound::PortSpec { workload: self.workload.clone(), port: port.into() };
+        let open: Open<_> = Arc::new(move |connection| {
+            let request = request.clone();
+            Box::pin(async move {
+                let client =
+                    inbound::inbound_server_policies_client::InboundServerPoliciesClient::new(connection);
+                let mut client = client.max_decoding_message_size(MESSAGE_BYTES);
+                client.watch_port(request).await.map(tonic::Response::into_inner)
+            })
+        });
+        self.lookup(&self.policy, format!("WatchPort {port}"), open)
+    }
+
+    fn get_destination(&self, path: String) -> dst::GetDestination {
+        dst::GetDestination { scheme: "k8s".to_string(), path, context_token: self.token.clone() }
+    }
+
+    fn lookup<M: Send + 'static>(&self, service: &Service, subject: String, open: Open<M>) -> Lookup<M> {
+        let limit = self.initial_timeout.filter(|_| !service.on_loopback());
+        Lookup::new(service.clone(), subject, limit, open)
+    }
+}
+
+/// Asks a weft controller whether a pod is meshed, and finds out whether the controller is weft's.
+pub struct Confirmer {
+    service: Service,
+    token: String,
+    kind: Mutex<Kind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Unasked,
+    Weft,
+    /// It does not know the service. It may be replaced by one that does.
+    Stock(Instant),
+}
+
+const CONFIRM_DEADLINE: Duration = Duration::from_millis(1_000);
+const ASK_STOCK_AGAIN: Duration = Duration::from_secs(300);
+
+impl Confirmer {
+    pub fn new(service: Service, token: String) -> Self {
+        Confirmer { service, token, kind: Mutex::new(Kind::Unasked) }
+    }
+
+    pub fn is_weft(&self) -> bool {
+        *self.kind.lock() == Kind::Weft
+    }
+
+    pub fn is_worth_asking(&self) -> bool {
+        !matches!(*self.kind.lock(), Kind::Stock(until) if Instant::now() < until)
+    }
+
+    /// `None` when there was no answer.
+    pub async fn confirm(&self, addr: SocketAddr) -> Option<Confirmed> {
+        let deadline = Instant::now() + CONFIRM_DEADLINE;
+        let connection = self.service.connection(deadline).await.ok()?;
+        let mut client = MeshClient::new(connection);
+        let request = ConfirmRequest { addr: Some(addr.into()), context_token: self.token.clone() };
+        match tokio::time::timeout_at(deadline.into(), client.confirm(request)).await.ok()? {
+            Ok(answer) => {
+                *self.kind.lock() = Kind::Weft;
+                Some(super::settle::confirmed(answer.into_inner()))
+            }
+            Err(status) if status.code() == tonic::Code::Unimplemented => {
+                *self.kind.lock() = Kind::Stock(Instant::now() + ASK_STOCK_AGAIN);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}

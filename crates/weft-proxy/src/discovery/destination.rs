@@ -1,0 +1,214 @@
+//! Watches one original destination: two questions, one answer.
+
+use super::{
+    Destination, Progress,
+    agent::Publishers,
+    context::Context,
+    judge::{Answer, combine, each_endpoint, map_endpoints},
+    settle::{Due, Settling},
+};
+use crate::control::lookup::{Failure, Lookup, Told};
+use parking_lot::Mutex;
+use std::{
+    collections::BTreeSet,
+    future::pending,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::{broadcast, watch};
+use weft_fault::Fault;
+use weft_model::{
+    meta::Meta,
+    outbound::{OutboundPolicy, Profile},
+};
+use weft_wire::common::Invalid;
+
+/// Where the answer goes.
+pub(super) struct Out {
+    progress: Publishers<Progress>,
+    answer: Mutex<Option<watch::Sender<Arc<Destination>>>>,
+}
+
+impl Out {
+    pub(super) fn new(progress: Publishers<Progress>) -> Self {
+        Out { progress, answer: Mutex::new(None) }
+    }
+
+    /// Connections hold the answer, beside the one receiver that the progress carries.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.answer.lock().as_ref().is_some_and(|answer| answer.receiver_count() > 1)
+    }
+
+    fn publish(&self, destination: Destination) {
+        let mut answer = self.answer.lock();
+        match &*answer {
+            Some(sender) => drop(sender.send_replace(Arc::new(destination))),
+            None => {
+                let (sender, receiver) = watch::channel(Arc::new(destination));
+                *answer = Some(sender);
+                self.progress.publish(Progress::Answered(receiver));
+            }
+        }
+    }
+
+    fn is_answered(&self) -> bool {
+        self.answer.lock().is_some()
+    }
+}
+
+/// Runs until it is aborted.
+pub(super) async fn watch(
+    cx: Arc<Context>,
+    addr: SocketAddr,
+    out: Arc<Out>,
+    mut doubts: broadcast::Receiver<SocketAddr>,
+) {
+    let asked = Instant::now();
+    let in_cluster = cx.in_cluster(addr.ip());
+    let mut profiles = cx.profile(addr);
+    let mut policies = cx.outbound(addr);
+    let mut profile: Answer<Profile> = match profiles {
+        Some(_) => Answer::Pending(None),
+        None => Answer::NotAsked,
+    };
+    let mut policy: Answer<OutboundPolicy> = Answer::Pending(None);
+    let mut settling = Settling::new(cx.clone(), addr.to_string());
+    let mut last: Option<Destination> = None;
+    let mut own = BTreeSet::from([addr]);
+
+    loop {
+        // 1. Wait for news. An answer that is being held back is looked at again from time to time.
+        let held = async {
+            match last {
+                None => tokio::time::sleep(Duration::from_millis(250)).await,
+                Some(_) => pending().await,
+            }
+        };
+        tokio::select! {
+            told = next(&mut profiles) => {
+                let read = |message| weft_wire::destination::profile_from_api(message);
+                take(&mut profile, told, read, |_| true);
+            }
+            told = policies.next() => {
+                let read = |message| weft_wire::outbound::from_api(message);
+                // A fallback that is withdrawn is gone; an object's policy outlives a controller that starts anew.
+                take(&mut policy, told, read, |known| matches!(*known.meta, Meta::Resource(_)));
+            }
+            due = settling.due() => if due == Due::AskAgain {
+                ask_again(&mut profiles, &mut policies);
+            },
+            doubted = doubts.recv() => match doubted {
+                Ok(doubted) if own.contains(&doubted) => {
+                    settling.doubt(doubted);
+                    ask_again(&mut profiles, &mut policies);
+                }
+                // Missed or foreign doubts change nothing; a closed channel means that the agent is ending.
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
+                Err(broadcast::error::RecvError::Closed) => return,
+            },
+            () = held => {}
+        }
+
+        // 2. Put the answers together.
+        let Some((profile, policy)) = combine(addr, &profile, &policy, in_cluster, asked.elapsed()) else {
+            if !out.is_answered() {
+                let fault = profile.fault().or(policy.fault()).cloned();
+                out.progress.publish(Progress::Asking { since: asked, last: fault });
+            }
+            continue;
+        };
+
+        // 3. Settle identities that are missing.
+        own = BTreeSet::from([addr]);
+        each_endpoint(&policy, &mut |endpoint| drop(own.insert(endpoint.addr)));
+        settling.begin(|addr| own.contains(addr));
+        let policy = {
+            let settling = Mutex::new(&mut settling);
+            map_endpoints(&policy, &|endpoint| settling.lock().settle(endpoint))
+        };
+        let profile = profile.map(|profile| match &profile.endpoint {
+            Some(endpoint) => {
+                Arc::new(Profile { endpoint: Some(settling.settle(endpoint)), ..Profile::clone(&profile) })
+            }
+            None => profile,
+        });
+        settling.finish();
+        if last.is_none() && settling.is_confirming() {
+            continue;
+        }
+
+        // 4. Tell the workers, if anything changed.
+        let strict = cx.confirmer.is_weft();
+        let same = last
+            .as_ref()
+            .is_some_and(|last| last.profile == profile && *last.policy == policy && last.strict == strict);
+        if same {
+            continue;
+        }
+        let destination = Destination {
+            addr,
+            generation: last.as_ref().map_or(1, |last| last.generation + 1),
+            learned: Instant::now(),
+            profile,
+            policy: Arc::new(policy),
+            in_cluster,
+            strict,
+        };
+        last = Some(destination.clone());
+        out.publish(destination);
+    }
+}
+
+async fn next<M: Send + 'static>(lookup: &mut Option<Lookup<M>>) -> Told<M> {
+    match lookup {
+        Some(lookup) => lookup.next().await,
+        None => pending().await,
+    }
+}
+
+fn ask_again<A: Send + 'static, B: Send + 'static>(
+    profiles: &mut Option<Lookup<A>>,
+    policies: &mut Lookup<B>,
+) {
+    if let Some(profiles) = profiles {
+        profiles.ask_again();
+    }
+    policies.ask_again();
+}
+
+/// Takes what a lookup told. `keeps`: whether a known value outlives the controller's word that there is nothing.
+pub(super) fn take<M, T>(
+    answer: &mut Answer<T>,
+    told: Told<M>,
+    read: impl FnOnce(M) -> Result<T, Invalid>,
+    keeps: impl FnOnce(&T) -> bool,
+) {
+    let refused = match told {
+        Told::First(message) | Told::Next(message) => match read(message) {
+            Ok(value) => {
+                *answer = Answer::Known(Arc::new(value));
+                return;
+            }
+            Err(invalid) => {
+                let fault = Fault::from(invalid);
+                tracing::warn!("{fault:?}");
+                Answer::Refused(Arc::new(fault.record()))
+            }
+        },
+        Told::Failed(Failure { code: Some(tonic::Code::NotFound | tonic::Code::Unimplemented), .. }) => {
+            Answer::Absent
+        }
+        Told::Failed(failure) => {
+            let record = Arc::new(failure.fault.record());
+            if failure.is_refusal() { Answer::Refused(record) } else { Answer::Pending(Some(record)) }
+        }
+    };
+    // What was known stays known through outages.
+    match (&*answer, &refused) {
+        (Answer::Known(known), Answer::Absent) if !keeps(known) => *answer = refused,
+        (Answer::Known(_), _) => {}
+        (Answer::Absent, Answer::Pending(_)) => {}
+        _ => *answer = refused,
+    }
+}

@@ -1,0 +1,63 @@
+//! Watches the policy of one of this workload's ports.
+
+use super::{agent::Publishers, context::Context};
+use crate::control::lookup::Told;
+use std::sync::Arc;
+use weft_fault::Fault;
+use weft_model::inbound::ServerPolicy;
+
+/// Runs until it is aborted. Until the first answer, the publishers' initial value holds: the default policy.
+pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<ServerPolicy>>) {
+    let mut policies = cx.inbound(port);
+    let mut last: Option<Arc<ServerPolicy>> = None;
+    loop {
+        let message = match policies.next().await {
+            Told::First(message) | Told::Next(message) => message,
+            Told::Failed(failure) => {
+                match (&last, failure.is_refusal()) {
+                    (Some(last), _) => {
+                        tracing::debug!(port, policy = %last.meta, "the policy stays in force: {:?}", failure.fault);
+                    }
+                    (None, _) => tracing::warn!(port, "the default policy holds: {:?}", failure.fault),
+                }
+                continue;
+            }
+        };
+        match weft_wire::inbound::from_api(message) {
+            Ok(policy) => {
+                let policy = Arc::new(policy);
+                if last.as_ref() != Some(&policy) {
+                    tracing::debug!(port, policy = %policy.meta, "policy");
+                    last = Some(policy.clone());
+                    out.publish(policy);
+                }
+            }
+            // A policy that cannot be read must not open anything: without an earlier one, the port refuses.
+            Err(invalid) => {
+                let fault = Fault::from(invalid).about(format!("port {port}"));
+                tracing::warn!("{fault:?}");
+                cx.recorder.note(&format!("port {port}"), "a policy cannot be read".into(), Some(&fault));
+                if last.is_none() {
+                    out.publish(Arc::new(unreadable()));
+                }
+            }
+        }
+    }
+}
+
+/// Refuses everything.
+fn unreadable() -> ServerPolicy {
+    use weft_model::{
+        inbound::{HttpPolicy, Protocol},
+        meta::Meta,
+    };
+    ServerPolicy {
+        meta: Arc::new(Meta::default_named("invalid")),
+        protocol: Protocol::Detect {
+            timeout: std::time::Duration::from_secs(10),
+            http: HttpPolicy::default(),
+        },
+        authorizations: Vec::new(),
+        audit: false,
+    }
+}

@@ -1,0 +1,246 @@
+//! Endpoints without an identity: what is done about each, and until when.
+
+use super::{context::Context, memory::is_open};
+use futures_util::{StreamExt, stream};
+use std::{
+    collections::{BTreeSet, HashMap},
+    future::{pending, poll_fn},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
+use tokio::time::Sleep;
+use weft_fault::Code;
+use weft_model::{identity::PeerIdentity, outbound::Endpoint};
+use weft_wire::mesh::State;
+
+/// What the controller said in as many words.
+#[derive(Clone, Debug)]
+pub enum Confirmed {
+    Meshed(Arc<Endpoint>),
+    Unmeshed,
+    Unknown,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A confirmation came: look at the answers again.
+    Look,
+    /// Ask the questions again: an identity is still missing.
+    AskAgain,
+}
+
+/// Delays between questions for an identity that is missing.
+const AGAIN: [u64; 6] = [1, 2, 4, 8, 16, 30];
+/// A confirmed "no proxy here" is true of a moment only.
+const CONFIRM_AGAIN: Duration = Duration::from_secs(30);
+/// Endpoints of one name that are asked about; so many without a mark are a service outside of the mesh.
+const CONFIRM_MOST: usize = 256;
+const CONFIRM_AT_ONCE: usize = 8;
+
+type Confirming = Pin<Box<dyn Future<Output = Vec<(SocketAddr, Option<Confirmed>)>> + Send>>;
+
+/// Settles the identities of one destination's or one name's endpoints.
+pub struct Settling {
+    cx: Arc<Context>,
+    /// For logs.
+    subject: String,
+    confirmed: HashMap<SocketAddr, Confirmed>,
+    confirming: Option<Confirming>,
+    again: Option<Pin<Box<Sleep>>>,
+    attempts: usize,
+    /// Addresses whose identity is an open question, since the last [`Settling::begin`].
+    open: BTreeSet<SocketAddr>,
+    unmeshed: bool,
+    told: BTreeSet<SocketAddr>,
+}
+
+impl Settling {
+    pub fn new(cx: Arc<Context>, subject: String) -> Self {
+        Settling {
+            cx,
+            subject,
+            confirmed: HashMap::new(),
+            confirming: None,
+            again: None,
+            attempts: 0,
+            open: BTreeSet::new(),
+            unmeshed: false,
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Before the endpoints of an answer are settled one by one. What was confirmed about others is dropped.
+    pub fn begin(&mut self, still: impl Fn(&SocketAddr) -> bool) {
+        self.confirmed.retain(|addr, _| still(addr));
+        self.open.clear();
+        self.unmeshed = false;
+    }
+
+    /// The endpoint as the data path may use it.
+    pub fn settle(&mut self, endpoint: &Arc<Endpoint>) -> Arc<Endpoint> {
+        let now = Instant::now();
+        if endpoint.identity.id().is_some() {
+            self.cx.memory.lock().saw(endpoint, now);
+            if self.told.remove(&endpoint.addr) {
+                tracing::info!(target = self.subject, endpoint = %endpoint.addr, "its identity is known now");
+            }
+            return endpoint.clone();
+        }
+        if !is_open(endpoint) {
+            return endpoint.clone();
+        }
+        if !self.cx.in_cluster(endpoint.addr.ip()) {
+            return with_identity(endpoint, PeerIdentity::Unmeshed);
+        }
+        match self.confirmed.get(&endpoint.addr) {
+            Some(Confirmed::Meshed(confirmed)) => {
+                let confirmed = Arc::new(Endpoint {
+                    labels: endpoint.labels.clone(),
+                    weight: endpoint.weight,
+                    ..Endpoint::clone(confirmed)
+                });
+                self.cx.memory.lock().saw(&confirmed, now);
+                return confirmed;
+            }
+            Some(Confirmed::Unmeshed) => {
+                self.unmeshed = true;
+                self.cx.memory.lock().forget(endpoint.addr);
+                return with_identity(endpoint, PeerIdentity::Unmeshed);
+            }
+            Some(Confirmed::Unknown) | None => {}
+        }
+        self.open.insert(endpoint.addr);
+        let remembered = self.cx.memory.lock().recall(endpoint, now);
+        if self.told.insert(endpoint.addr) {
+            let (code, use_) = match &remembered {
+                Some(_) => (Code::MeshedBefore, "its known identity stays in force"),
+                None if self.cx.confirmer.is_weft() => {
+                    (Code::IdentityUnknown, "it is not dialled until it is known")
+                }
+                None => (Code::IdentityUnknown, "it is dialled in plaintext, and asked about again"),
+            };
+            let reason = match &endpoint.identity {
+                PeerIdentity::Unknown(why) => why.as_str(),
+                _ => "",
+            };
+            tracing::warn!(
+                code = code.id(),
+                target = self.subject,
+                endpoint = %endpoint.addr,
+                reason,
+                "no identity for an in-cluster address: {use_}"
+            );
+        }
+        remembered.unwrap_or_else(|| endpoint.clone())
+    }
+
+    /// After the endpoints of an answer are settled: arranges what has to happen next.
+    pub fn finish(&mut self) {
+        self.told.retain(|addr| self.open.contains(addr));
+        let unasked: Vec<SocketAddr> =
+            self.open.iter().filter(|addr| !self.confirmed.contains_key(*addr)).copied().collect();
+        if !unasked.is_empty() {
+            self.confirm(unasked);
+        }
+        if self.open.is_empty() {
+            self.attempts = 0;
+            self.again = self.unmeshed.then(|| Box::pin(tokio::time::sleep(CONFIRM_AGAIN)));
+        } else if self.again.is_none() {
+            let delay = Duration::from_secs(AGAIN[self.attempts.min(AGAIN.len() - 1)]);
+            self.attempts += 1;
+            // Many destinations that became unknown together are not asked about in step.
+            self.again = Some(Box::pin(tokio::time::sleep(delay.mul_f64(0.9 + rand::random::<f64>() * 0.1))));
+        }
+    }
+
+    /// A confirmation is under way: a first answer had better wait for it, since it is short.
+    pub fn is_confirming(&self) -> bool {
+        self.confirming.is_some()
+    }
+
+    /// There is evidence against an answer: delays start anew, confirmations count no more.
+    pub fn doubt(&mut self, addr: SocketAddr) {
+        self.attempts = 0;
+        self.again = None;
+        self.confirmed.remove(&addr);
+    }
+
+    fn confirm(&mut self, addrs: Vec<SocketAddr>) {
+        if self.confirming.is_some() || !self.cx.confirmer.is_worth_asking() {
+            return;
+        }
+        let cx = self.cx.clone();
+        let addrs = addrs.into_iter().take(CONFIRM_MOST);
+        self.confirming = Some(Box::pin(async move {
+            stream::iter(addrs)
+                .map(|addr| {
+                    let cx = cx.clone();
+                    async move { (addr, cx.confirmer.confirm(addr).await) }
+                })
+                .buffer_unordered(CONFIRM_AT_ONCE)
+                .collect()
+                .await
+        }));
+    }
+
+    /// Waits for the next thing to do. Cancel-safe.
+    pub async fn due(&mut self) -> Due {
+        if self.confirming.is_none() && self.again.is_none() {
+            return pending().await;
+        }
+        poll_fn(|cx| {
+            if let Some(confirming) = &mut self.confirming
+                && let Poll::Ready(confirmed) = confirming.as_mut().poll(cx)
+            {
+                self.confirming = None;
+                for (addr, confirmed) in confirmed {
+                    match confirmed {
+                        Some(confirmed) => drop(self.confirmed.insert(addr, confirmed)),
+                        // It could not be asked: what it said before stands.
+                        None => drop(self.confirmed.entry(addr).or_insert(Confirmed::Unknown)),
+                    }
+                }
+                return Poll::Ready(Due::Look);
+            }
+            if let Some(again) = &mut self.again
+                && again.as_mut().poll(cx).is_ready()
+            {
+                self.again = None;
+                let mut all: BTreeSet<SocketAddr> = self.confirmed.keys().copied().collect();
+                all.extend(&self.open);
+                self.confirm(all.into_iter().collect());
+                return Poll::Ready(Due::AskAgain);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn with_identity(endpoint: &Endpoint, identity: PeerIdentity) -> Arc<Endpoint> {
+    Arc::new(Endpoint { identity, ..endpoint.clone() })
+}
+
+/// Reads a confirmation.
+pub fn confirmed(response: weft_wire::mesh::ConfirmResponse) -> Confirmed {
+    match response.state() {
+        State::Unknown => Confirmed::Unknown,
+        State::Unmeshed => Confirmed::Unmeshed,
+        State::Meshed => {
+            let endpoint = response
+                .endpoint
+                .map(|addr| weft_wire::destination::endpoint_from_api(addr, &HashMap::new()));
+            match endpoint {
+                Some(Ok(endpoint)) if endpoint.identity.id().is_some() => {
+                    Confirmed::Meshed(Arc::new(endpoint))
+                }
+                // Meshed, but not how: neither plaintext nor TLS would be right.
+                _ => Confirmed::Unknown,
+            }
+        }
+    }
+}
