@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let task = env::args().nth(1).unwrap_or_default();
     let outcome = Repo::load().and_then(|repo| match task.as_str() {
         "tidy" => tidy(&repo),
-        "docs" => faults::write(&repo),
+        "docs" => faults::write(&repo).and_then(|()| steps::write(&repo)),
         _ => Err("usage: cargo xtask tidy|docs".into()),
     });
     match outcome {
