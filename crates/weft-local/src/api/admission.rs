@@ -1,0 +1,364 @@
+//! Admission webhooks: which are asked, how, and what their answers do.
+//!
+//! `reinvocationPolicy` and `matchConditions` are stored but not honoured.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use super::error::ApiError;
+use super::kinds::Kind;
+use super::selector::LabelSelector;
+use super::write::Write;
+use super::{Api, meta, tls};
+
+/// The largest answer of a webhook that is read.
+const ANSWER_LIMIT: usize = 3 * 1024 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            Self::Create => "CreateOptions",
+            Self::Update => "UpdateOptions",
+            Self::Delete => "DeleteOptions",
+        }
+    }
+}
+
+/// One request as webhooks see it.
+struct Review<'a> {
+    kind: &'a Kind,
+    operation: Operation,
+    subresource: &'a str,
+    object: Option<&'a Value>,
+    old: Option<&'a Value>,
+}
+
+/// Asks the mutating webhooks, one after the other, and returns the object as they left it.
+pub(super) async fn mutate(
+    api: &Api,
+    kind: &Kind,
+    operation: Operation,
+    subresource: &str,
+    mut object: Value,
+    old: Option<&Value>,
+    write: &mut Write<'_>,
+) -> Result<Value, ApiError> {
+    for hook in webhooks(api, "mutatingwebhookconfigurations.admissionregistration.k8s.io", kind) {
+        let review = Review { kind, operation, subresource, object: Some(&object), old };
+        if !concerns(api, &hook, &review) {
+            continue;
+        }
+        let Some(answer) = ask(api, &hook, &review, write).await? else { continue };
+        let Some(patch) = answer["patch"].as_str() else { continue };
+        let name = meta::text(&hook, "/name");
+        if answer["patchType"] != "JSONPatch" {
+            let why = "webhook returned response.patch but not response.patchType";
+            return Err(failed(name, &format!("received invalid webhook response: {why}")));
+        }
+        let patched = base64::engine::general_purpose::STANDARD
+            .decode(patch)
+            .map_err(|e| e.to_string())
+            .and_then(|raw| serde_json::from_slice::<json_patch::Patch>(&raw).map_err(|e| e.to_string()))
+            .and_then(|patch| {
+                let mut patched = object.clone();
+                json_patch::patch(&mut patched, &patch).map_err(|e| e.to_string())?;
+                Ok(patched)
+            });
+        object = patched.map_err(ApiError::internal)?;
+    }
+    Ok(object)
+}
+
+/// Asks the validating webhooks.
+pub(super) async fn validate(
+    api: &Api,
+    kind: &Kind,
+    operation: Operation,
+    subresource: &str,
+    object: Option<&Value>,
+    old: Option<&Value>,
+    write: &mut Write<'_>,
+) -> Result<(), ApiError> {
+    for hook in webhooks(api, "validatingwebhookconfigurations.admissionregistration.k8s.io", kind) {
+        let review = Review { kind, operation, subresource, object, old };
+        if concerns(api, &hook, &review) {
+            ask(api, &hook, &review, write).await?;
+        }
+    }
+    Ok(())
+}
+
+/// All webhooks of a sort, in the order of their configurations' names. Webhooks are never asked about webhooks.
+fn webhooks(api: &Api, resource: &str, kind: &Kind) -> Vec<Value> {
+    if kind.group == "admissionregistration.k8s.io" {
+        return Vec::new();
+    }
+    let configurations = api.store.list(resource, None).0;
+    configurations.iter().flat_map(|configuration| meta::items(configuration, "/webhooks").to_vec()).collect()
+}
+
+fn concerns(api: &Api, hook: &Value, review: &Review<'_>) -> bool {
+    let kind = review.kind;
+    let resource = match review.subresource {
+        "" => kind.plural.clone(),
+        subresource => format!("{}/{subresource}", kind.plural),
+    };
+    let any_of = |rule: &Value, pointer: &str, wanted: &[&str]| {
+        meta::items(rule, pointer)
+            .iter()
+            .filter_map(Value::as_str)
+            .any(|entry| entry == "*" || wanted.contains(&entry))
+    };
+    let ruled = meta::items(hook, "/rules").iter().any(|rule| {
+        let resources = meta::items(rule, "/resources").iter().filter_map(Value::as_str).any(|entry| {
+            entry == resource
+                || entry == "*/*"
+                || (entry == "*" && review.subresource.is_empty())
+                || entry.strip_suffix("/*").is_some_and(|plural| plural == kind.plural)
+                || entry.strip_prefix("*/").is_some_and(|sub| sub == review.subresource)
+        });
+        let scope = match meta::text(rule, "/scope") {
+            "Namespaced" => kind.namespaced,
+            "Cluster" => !kind.namespaced,
+            _ => true,
+        };
+        // matchPolicy Equivalent: another served version of the same resource counts.
+        any_of(rule, "/apiGroups", &[&kind.group])
+            && (any_of(rule, "/apiVersions", &[&kind.version]) || hook["matchPolicy"] == "Equivalent")
+            && any_of(rule, "/operations", &[review.operation.as_str()])
+            && resources
+            && scope
+    });
+    if !ruled {
+        return false;
+    }
+    let about = review.object.or(review.old).unwrap_or(&Value::Null);
+    let namespace_labels = match (&*kind.resource, kind.namespaced) {
+        ("namespaces", _) => meta::labels(about).cloned(),
+        (_, true) => api
+            .store
+            .get("namespaces", "", meta::namespace(about))
+            .and_then(|found| meta::labels(&found).cloned()),
+        // Selectors of namespaces do not narrow cluster resources.
+        (_, false) => return selects(&hook["objectSelector"], about, review.old),
+    };
+    LabelSelector::from_object(&hook["namespaceSelector"]).matches(namespace_labels.as_ref())
+        && selects(&hook["objectSelector"], about, review.old)
+}
+
+fn selects(selector: &Value, object: &Value, old: Option<&Value>) -> bool {
+    let selector = LabelSelector::from_object(selector);
+    selector.matches(meta::labels(object)) || old.is_some_and(|old| selector.matches(meta::labels(old)))
+}
+
+/// Asks one webhook. `None`: it could not be asked, and its policy is to ignore that.
+async fn ask(
+    api: &Api,
+    hook: &Value,
+    review: &Review<'_>,
+    write: &mut Write<'_>,
+) -> Result<Option<Value>, ApiError> {
+    let name = meta::text(hook, "/name");
+    let uid = uuid::Uuid::new_v4().to_string();
+    let kind = review.kind;
+    let about = review.object.or(review.old).unwrap_or(&Value::Null);
+    let gvk = json!({ "group": kind.group, "version": kind.version, "kind": kind.kind });
+    let gvr = json!({ "group": kind.group, "version": kind.version, "resource": kind.plural });
+    let mut options = json!({ "kind": review.operation.options(), "apiVersion": "meta.k8s.io/v1" });
+    if write.dry_run {
+        options["dryRun"] = json!(["All"]);
+    }
+    let mut request = json!({
+        "uid": uid,
+        "kind": gvk, "resource": gvr, "requestKind": gvk, "requestResource": gvr,
+        "operation": review.operation.as_str(),
+        "userInfo": write.user.to_info(),
+        "object": review.object, "oldObject": review.old,
+        "dryRun": write.dry_run, "options": options,
+    });
+    for (field, value) in [("name", meta::name(about)), ("namespace", meta::namespace(about))] {
+        if !value.is_empty() {
+            request[field] = json!(value);
+        }
+    }
+    if !review.subresource.is_empty() {
+        request["subResource"] = json!(review.subresource);
+        request["requestSubResource"] = json!(review.subresource);
+    }
+    let body = json!({ "kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request });
+
+    let seconds = hook["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30);
+    let called =
+        tokio::time::timeout(Duration::from_secs(seconds), call(api, hook, seconds, body.to_string()));
+    let answer = match called.await {
+        Ok(Ok(answer)) => check_answer(answer, &uid),
+        Ok(Err(why)) => Err(format!("failed to call webhook: {why}")),
+        Err(_) => Err("failed to call webhook: context deadline exceeded".to_owned()),
+    };
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(why) if hook["failurePolicy"] == "Ignore" => {
+            tracing::warn!(webhook = name, why, "admission webhook ignored");
+            return Ok(None);
+        }
+        Err(why) => return Err(failed(name, &why)),
+    };
+    for warning in meta::items(&answer, "/warnings").iter().filter_map(Value::as_str) {
+        write.warnings.push(warning.to_owned());
+    }
+    if answer["allowed"] == json!(true) {
+        return Ok(Some(answer));
+    }
+    Err(denied(name, &answer["status"]))
+}
+
+fn check_answer(review: Value, uid: &str) -> Result<Value, String> {
+    let answer = &review["response"];
+    if !answer.is_object() {
+        return Err("received invalid webhook response: webhook response was absent".to_owned());
+    }
+    if answer["uid"] != uid {
+        return Err(format!(
+            "received invalid webhook response: expected response.uid={uid:?}, got {}",
+            answer["uid"]
+        ));
+    }
+    Ok(answer.clone())
+}
+
+fn failed(name: &str, why: &str) -> ApiError {
+    ApiError::internal(format!("failed calling webhook {name:?}: {why}"))
+}
+
+fn denied(name: &str, status: &Value) -> ApiError {
+    let said = match (meta::text(status, "/message"), meta::text(status, "/reason")) {
+        ("", "") => "without explanation".to_owned(),
+        ("", reason) => format!(": {reason}"),
+        (message, _) => format!(": {message}"),
+    };
+    let said = said.strip_prefix(": ").map_or_else(|| format!(" {said}"), |text| format!(": {text}"));
+    let code = status["code"]
+        .as_u64()
+        .and_then(|code| u16::try_from(code).ok())
+        .filter(|code| (400..600).contains(code));
+    // Reasons are a closed set of the API; an unknown one is left out rather than invented.
+    let known =
+        ["Forbidden", "Invalid", "BadRequest", "Conflict", "NotFound", "Unauthorized", "AlreadyExists"];
+    let reason = known.into_iter().find(|reason| status["reason"] == **reason).unwrap_or("");
+    let message = format!("admission webhook {name:?} denied the request{said}");
+    ApiError::new(code.unwrap_or(400), reason, message).with_details(status["details"].clone())
+}
+
+/// Posts a review over HTTPS and reads the answer.
+async fn call(api: &Api, hook: &Value, seconds: u64, body: String) -> Result<Value, String> {
+    let config = &hook["clientConfig"];
+    let target = Target::of(api, config)?;
+    let shown = format!("https://{}:{}{}", target.host, target.port, target.path);
+    let stream = TcpStream::connect(&target.dial).await.map_err(|e| {
+        format!("Post \"{shown}?timeout={seconds}s\": dial tcp {}: connect: {e}", target.dial)
+    })?;
+    let _ = stream.set_nodelay(true);
+
+    let bundle = base64::engine::general_purpose::STANDARD
+        .decode(meta::text(config, "/caBundle"))
+        .map_err(|e| format!("caBundle: {e}"))?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&bundle) {
+        let certificate = certificate.map_err(|e| format!("caBundle: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("caBundle: {e}"))?;
+    }
+    let client = tls::client(roots);
+    let server = ServerName::try_from(target.host.clone()).map_err(|e| e.to_string())?;
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(client))
+        .connect(server, stream)
+        .await
+        .map_err(|e| format!("Post \"{shown}?timeout={seconds}s\": tls: {e}"))?;
+
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let request = Request::post(format!("{}?timeout={seconds}s", target.path))
+        .header("host", &target.host)
+        .header("content-type", "application/json")
+        .header("accept", "application/json, */*")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|e| e.to_string())?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let status = response.status();
+        let body =
+            Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?;
+        if !status.is_success() {
+            return Err(format!(
+                "an error on the server ({status}) has prevented the request from succeeding"
+            ));
+        }
+        serde_json::from_slice(&body.to_bytes())
+            .map_err(|e| format!("couldn't get version/kind; json parse error: {e}"))
+    };
+    tokio::pin!(exchange);
+    tokio::select! {
+        answer = &mut exchange => answer,
+        ended = connection => match ended {
+            // The connection may end right after it delivered the answer.
+            Ok(()) => exchange.await,
+            Err(e) => Err(e.to_string()),
+        },
+    }
+}
+
+/// Where a webhook is: the name to verify, the address to dial.
+struct Target {
+    host: String,
+    port: u16,
+    path: String,
+    dial: String,
+}
+
+impl Target {
+    fn of(api: &Api, config: &Value) -> Result<Self, String> {
+        if let Some(url) = config["url"].as_str() {
+            let url: http::Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
+            let host = url.host().unwrap_or("").trim_matches(['[', ']']).to_owned();
+            let port = url.port_u16().unwrap_or(443);
+            let path = url.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+            let dial = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+            return Ok(Self { dial, host, port, path });
+        }
+        let service = &config["service"];
+        let (namespace, name) = (meta::text(service, "/namespace"), meta::text(service, "/name"));
+        let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
+        let path = match meta::text(service, "/path") {
+            "" => "/".to_owned(),
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("/{path}"),
+        };
+        let dial = api
+            .endpoint_of(namespace, name, &port.to_string())
+            .ok_or_else(|| format!("no endpoints available for service \"{name}\""))?;
+        Ok(Self { host: format!("{name}.{namespace}.svc"), port, path, dial: dial.to_string() })
+    }
+}

@@ -1,0 +1,295 @@
+//! JSON patch, merge patch and strategic merge patch.
+
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::kinds::Kind;
+
+/// The body of a PATCH request, by its media type. Server-side apply is in `apply`.
+#[derive(Debug, Clone)]
+pub(super) enum Patch {
+    Json(Value),
+    Merge(Value),
+    Strategic(Value),
+}
+
+impl Patch {
+    /// Applies the patch to an object in the form the client sees.
+    pub(super) fn apply(&self, kind: &Kind, object: &Value) -> Result<Value, ApiError> {
+        match self {
+            Self::Json(operations) => json_patch(object, operations),
+            Self::Merge(patch) if !patch.is_object() => Err(not_an_object()),
+            Self::Merge(patch) => {
+                let mut result = object.clone();
+                json_patch::merge(&mut result, patch);
+                Ok(result)
+            }
+            Self::Strategic(_) if kind.is_custom() => Err(ApiError::new(
+                415,
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            )),
+            Self::Strategic(Value::Object(patch)) => {
+                let mut result = object.clone();
+                strategic_object(super::meta::object_mut_self(&mut result), patch)?;
+                Ok(result)
+            }
+            Self::Strategic(_) => Err(not_an_object()),
+        }
+    }
+}
+
+fn not_an_object() -> ApiError {
+    ApiError::bad_request("json: cannot unmarshal array into Go value of type map[string]interface {}")
+}
+
+fn json_patch(object: &Value, operations: &Value) -> Result<Value, ApiError> {
+    let Some(list) = operations.as_array() else {
+        return Err(ApiError::bad_request(
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
+        ));
+    };
+    // A bounded list: a real server allows as many.
+    if list.len() > 10_000 {
+        return Err(ApiError::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("The allowed maximum operations in a JSON patch is 10000, got {}", list.len()),
+        ));
+    }
+    let rejected = || {
+        ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request")
+            .with_details(serde_json::json!({}))
+    };
+    let operations: json_patch::Patch = serde_json::from_value(operations.clone()).map_err(|_| rejected())?;
+    let mut result = object.clone();
+    json_patch::patch(&mut result, &operations).map_err(|_| rejected())?;
+    Ok(result)
+}
+
+/// How a list of the built-in kinds merges, by its field name.
+enum Merge {
+    /// Objects are matched by this key.
+    By(&'static str),
+    /// Plain values: a set.
+    Set,
+    Replace,
+}
+
+/// The merge keys of the built-in kinds. `ports` has two: containers use `containerPort`, Services `port`.
+fn merge_rule(field: &str, patch: &[Value]) -> Merge {
+    match field {
+        "containers"
+        | "initContainers"
+        | "ephemeralContainers"
+        | "env"
+        | "volumes"
+        | "imagePullSecrets"
+        | "secrets"
+        | "webhooks" => Merge::By("name"),
+        "volumeMounts" => Merge::By("mountPath"),
+        "volumeDevices" => Merge::By("devicePath"),
+        "ports" if patch.iter().any(|port| port.get("containerPort").is_some()) => Merge::By("containerPort"),
+        "ports" => Merge::By("port"),
+        "conditions" => Merge::By("type"),
+        "addresses" if patch.iter().any(|a| a.get("type").is_some()) => Merge::By("type"),
+        "hostAliases" | "podIPs" | "hostIPs" => Merge::By("ip"),
+        "ownerReferences" => Merge::By("uid"),
+        "topologySpreadConstraints" => Merge::By("topologyKey"),
+        "taints" => Merge::By("key"),
+        "resourceClaims" => Merge::By("name"),
+        "finalizers" => Merge::Set,
+        _ => Merge::Replace,
+    }
+}
+
+fn strategic_object(target: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
+    match patch.get("$patch").and_then(Value::as_str) {
+        None | Some("merge") => {}
+        Some("replace") => {
+            target.clear();
+            target.extend(
+                patch.iter().filter(|(key, _)| *key != "$patch").map(|(k, v)| (k.clone(), v.clone())),
+            );
+            return Ok(());
+        }
+        Some("delete") => {
+            target.clear();
+            return Ok(());
+        }
+        Some(other) => {
+            return Err(ApiError::new(
+                500,
+                "",
+                format!("unknown patch type: {other} in map: map[$patch:{other}]"),
+            ));
+        }
+    }
+    if let Some(retained) = patch.get("$retainKeys").and_then(Value::as_array) {
+        target.retain(|key, _| retained.iter().any(|kept| kept == key));
+    }
+    for (key, value) in patch {
+        if let Some(field) = key.strip_prefix("$deleteFromPrimitiveList/") {
+            if let (Some(Value::Array(list)), Some(gone)) = (target.get_mut(field), value.as_array()) {
+                list.retain(|item| !gone.contains(item));
+            }
+            continue;
+        }
+        if key.starts_with('$') {
+            continue;
+        }
+        match value {
+            Value::Null => {
+                target.remove(key);
+            }
+            Value::Object(inner) => {
+                let slot = target.entry(key.clone()).or_insert(Value::Null);
+                strategic_object(super::meta::object_mut_self(slot), inner)?;
+            }
+            Value::Array(list) => {
+                let order = patch.get(&format!("$setElementOrder/{key}")).and_then(Value::as_array);
+                let current = match target.remove(key) {
+                    Some(Value::Array(current)) => current,
+                    _ => Vec::new(),
+                };
+                target.insert(key.clone(), Value::Array(strategic_list(key, current, list, order)?));
+            }
+            _ => {
+                target.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    // An order without a patch of the same list only reorders.
+    for (key, order) in patch {
+        if let (Some(field), Some(order)) = (key.strip_prefix("$setElementOrder/"), order.as_array())
+            && !patch.contains_key(field)
+            && let Some(Value::Array(list)) = target.get_mut(field)
+            && let Merge::By(merge_key) = merge_rule(field, order)
+        {
+            reorder(list, merge_key, order);
+        }
+    }
+    Ok(())
+}
+
+fn strategic_list(
+    field: &str,
+    mut current: Vec<Value>,
+    patch: &[Value],
+    order: Option<&Vec<Value>>,
+) -> Result<Vec<Value>, ApiError> {
+    if patch.iter().any(|item| item["$patch"] == "replace") {
+        return Ok(patch.iter().filter(|item| item.get("$patch").is_none()).cloned().collect());
+    }
+    match merge_rule(field, patch) {
+        Merge::Replace => Ok(patch.to_vec()),
+        Merge::Set => {
+            for item in patch {
+                if !current.contains(item) {
+                    current.push(item.clone());
+                }
+            }
+            Ok(current)
+        }
+        Merge::By(key) => {
+            let mut added = Vec::new();
+            for item in patch {
+                let Some(inner) = item.as_object() else { return Ok(patch.to_vec()) };
+                let Some(wanted) = inner.get(key) else {
+                    let message = format!("map: {item} does not contain declared merge key: {key}");
+                    return Err(ApiError::new(500, "", message));
+                };
+                if inner.get("$patch").and_then(Value::as_str) == Some("delete") {
+                    current.retain(|existing| existing.get(key) != Some(wanted));
+                } else if let Some(existing) = current.iter_mut().find(|e| e.get(key) == Some(wanted)) {
+                    strategic_object(super::meta::object_mut_self(existing), inner)?;
+                } else {
+                    let mut fresh = Value::Null;
+                    strategic_object(super::meta::object_mut_self(&mut fresh), inner)?;
+                    added.push(fresh);
+                }
+            }
+            // As a real server does it: new elements come first.
+            added.append(&mut current);
+            let mut current = added;
+            if let Some(order) = order {
+                reorder(&mut current, key, order);
+            }
+            Ok(current)
+        }
+    }
+}
+
+/// Puts the listed elements in the given order; others keep their place after the element they followed.
+fn reorder(list: &mut [Value], key: &str, order: &[Value]) {
+    let rank = |item: &Value| order.iter().position(|wanted| wanted.get(key) == item.get(key));
+    let mut last = 0;
+    let mut ranked: Vec<(usize, Value)> = list
+        .iter()
+        .map(|item| {
+            last = rank(item).unwrap_or(last);
+            (last, item.clone())
+        })
+        .collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    for (slot, (_, item)) in list.iter_mut().zip(ranked) {
+        *slot = item;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds::Kinds;
+    use serde_json::json;
+
+    fn strategic(object: Value, patch: Value) -> Value {
+        let kind = Kinds::default().find("apps", "v1", "deployments").unwrap();
+        Patch::Strategic(patch).apply(&kind, &object).unwrap()
+    }
+
+    #[test]
+    fn containers_merge_by_name() {
+        let object =
+            json!({ "containers": [{ "name": "a", "image": "1", "env": [{ "name": "X", "value": "1" }] }] });
+        let patch = json!({ "containers": [{ "name": "b", "image": "1" }, { "name": "a", "image": "2" }] });
+        let expected = json!({ "containers": [
+            { "name": "b", "image": "1" },
+            { "name": "a", "image": "2", "env": [{ "name": "X", "value": "1" }] },
+        ] });
+        assert_eq!(strategic(object, patch), expected);
+    }
+
+    #[test]
+    fn elements_are_deleted_and_reordered() {
+        let object = json!({ "env": [{ "name": "A" }, { "name": "B" }, { "name": "C" }] });
+        let patch = json!({
+            "$setElementOrder/env": [{ "name": "C" }, { "name": "A" }],
+            "env": [{ "name": "B", "$patch": "delete" }],
+        });
+        assert_eq!(strategic(object, patch), json!({ "env": [{ "name": "C" }, { "name": "A" }] }));
+    }
+
+    #[test]
+    fn directives_of_maps() {
+        let object = json!({ "data": { "a": "1" }, "strategy": { "type": "x", "rollingUpdate": {} } });
+        let patch = json!({
+            "data": { "$patch": "replace", "b": "2" },
+            "strategy": { "$retainKeys": ["type"], "type": "Recreate" },
+        });
+        let expected = json!({ "data": { "b": "2" }, "strategy": { "type": "Recreate" } });
+        assert_eq!(strategic(object, patch), expected);
+    }
+
+    #[test]
+    fn service_ports_merge_by_port() {
+        let object = json!({ "ports": [{ "port": 80, "name": "http" }] });
+        let patch =
+            json!({ "ports": [{ "port": 443, "name": "https" }, { "port": 80, "targetPort": 8080 }] });
+        let expected = json!({ "ports": [
+            { "port": 443, "name": "https" }, { "port": 80, "name": "http", "targetPort": 8080 },
+        ] });
+        assert_eq!(strategic(object, patch), expected);
+    }
+}

@@ -1,0 +1,281 @@
+//! What objects look like: decoding, defaults and validation, kind by kind.
+
+mod names;
+mod pod;
+mod service;
+mod workload;
+
+use base64::Engine;
+use serde_json::{Value, json};
+
+use super::error::{ApiError, FieldError};
+use super::kinds::{Form, Kind};
+use super::meta::{self, default};
+use super::schema;
+
+pub(super) use pod::{admit as admit_pod, quality_of_service};
+pub(super) use service::keep_address;
+pub(super) use workload::admit_job;
+
+/// An object as decoded, and the fields nobody knows.
+pub(super) struct Decoded {
+    pub object: Value,
+    pub unknown: Vec<String>,
+}
+
+/// Checks the types of an object's fields and drops those it must not have. `apiVersion` and `kind` are set.
+pub(super) fn decode(kind: &Kind, object: &Value) -> Result<Decoded, ApiError> {
+    let mut unknown = Vec::new();
+    let mut decoded = match &kind.form {
+        Form::BuiltIn(decode) => {
+            let decoded = decode(object).map_err(|why| {
+                let (version, kind) = (kind.api_version(), &kind.kind);
+                ApiError::bad_request(format!(
+                    "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+                ))
+            })?;
+            note_unknown(object, &decoded, "", &mut unknown);
+            decoded
+        }
+        Form::Custom(_) => {
+            let mut pruned = object.clone();
+            if let Some(schema) = kind.schema() {
+                schema::prune(schema, &mut pruned, &mut unknown);
+            }
+            pruned
+        }
+    };
+    let fields = meta::object_mut_self(&mut decoded);
+    fields.insert("apiVersion".into(), json!(kind.api_version()));
+    fields.insert("kind".into(), json!(kind.kind));
+    let metadata = meta::metadata_mut(&mut decoded);
+    // Nothing and an empty map or list are the same in metadata, and written as nothing.
+    for field in ["labels", "annotations", "finalizers", "ownerReferences", "creationTimestamp"] {
+        let empty = metadata.get(field).is_some_and(|value| match value {
+            Value::Null => true,
+            Value::Object(map) => map.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            _ => false,
+        });
+        if empty {
+            metadata.remove(field);
+        }
+    }
+    unknown.retain(|field| field != "apiVersion" && field != "kind");
+    Ok(Decoded { object: decoded, unknown })
+}
+
+/// Collects the paths in `given` that are not in `kept`.
+fn note_unknown(given: &Value, kept: &Value, at: &str, unknown: &mut Vec<String>) {
+    match (given, kept) {
+        (Value::Object(given), Value::Object(kept)) => {
+            for (key, value) in given {
+                let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+                match kept.get(key) {
+                    Some(kept) => note_unknown(value, kept, &path, unknown),
+                    // A null, or an empty list the type leaves out, is no field.
+                    None if value.is_null() || value.as_array().is_some_and(Vec::is_empty) => {}
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(kept)) => {
+            for (i, (given, kept)) in given.iter().zip(kept).enumerate() {
+                note_unknown(given, kept, &format!("{at}[{i}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Sets what the object leaves open.
+pub(super) fn apply_defaults(kind: &Kind, object: &mut Value) {
+    if let Some(schema) = kind.schema() {
+        schema::apply_defaults(schema, object);
+        return;
+    }
+    match kind.plural.as_str() {
+        "pods" => pod::default_spec(meta::object_mut(object, "spec")),
+        "services" => service::default_service(object),
+        "endpointslices" => service::default_slice(object),
+        "deployments" => workload::default_deployment(object),
+        "replicasets" => workload::default_replica_set(object),
+        "jobs" => workload::default_job(object),
+        "namespaces" => {
+            let name = meta::name(object).to_owned();
+            let labels = meta::metadata_mut(object).entry("labels").or_insert(Value::Null);
+            if !name.is_empty() {
+                meta::object_mut_self(labels).insert("kubernetes.io/metadata.name".into(), json!(name));
+            }
+        }
+        "secrets" => {
+            if let Some(plain) = object.get("stringData").and_then(Value::as_object).cloned() {
+                let data = meta::object_mut(object, "data");
+                for (key, value) in plain {
+                    let value = value.as_str().unwrap_or("");
+                    let encoded = base64::engine::general_purpose::STANDARD.encode(value);
+                    data.insert(key, json!(encoded));
+                }
+                meta::object_mut_self(object).remove("stringData");
+            }
+            default(meta::object_mut_self(object), "type", "Opaque");
+        }
+        "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
+            let mutating = kind.plural.starts_with("mutating");
+            for hook in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
+                default_webhook(hook, mutating);
+            }
+        }
+        "customresourcedefinitions" => default_definition(object),
+        "rolebindings" | "clusterrolebindings" => {
+            for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+                if subject["kind"] != "ServiceAccount"
+                    && let Some(subject) = subject.as_object_mut()
+                {
+                    default(subject, "apiGroup", "rbac.authorization.k8s.io");
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn default_webhook(hook: &mut Value, mutating: bool) {
+    let Some(hook) = hook.as_object_mut() else { return };
+    default(hook, "failurePolicy", "Fail");
+    default(hook, "matchPolicy", "Equivalent");
+    default(hook, "namespaceSelector", json!({}));
+    default(hook, "objectSelector", json!({}));
+    default(hook, "timeoutSeconds", 10);
+    if mutating {
+        default(hook, "reinvocationPolicy", "Never");
+    }
+    for rule in hook.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(rule) = rule.as_object_mut() {
+            default(rule, "scope", "*");
+        }
+    }
+    if let Some(service) = hook.get_mut("clientConfig").and_then(|config| config.get_mut("service"))
+        && let Some(service) = service.as_object_mut()
+    {
+        default(service, "port", 443);
+    }
+}
+
+fn default_definition(definition: &mut Value) {
+    let spec = meta::object_mut(definition, "spec");
+    default(spec, "conversion", json!({ "strategy": "None" }));
+    let names = meta::object_mut_self(spec.entry("names").or_insert(Value::Null));
+    let kind = names.get("kind").and_then(Value::as_str).unwrap_or("").to_owned();
+    default(names, "singular", kind.to_lowercase());
+    default(names, "listKind", format!("{kind}List"));
+}
+
+/// Everything wrong with an object; `old` is what an update replaces.
+pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let label_name = matches!(kind.plural.as_str(), "namespaces" | "services");
+    names::metadata(object, label_name, kind.group == "rbac.authorization.k8s.io", &mut errors);
+    if let Some(schema) = kind.schema() {
+        schema::validate(schema, object, &mut errors);
+        return errors;
+    }
+    match kind.plural.as_str() {
+        "pods" => {
+            let policies = ["Always", "OnFailure", "Never"];
+            pod::validate_spec("spec", &object["spec"], &policies, &mut errors);
+            if let Some(old) = old {
+                pod::validate_update(object, old, &mut errors);
+            }
+        }
+        "services" => service::validate_service(object, old, &mut errors),
+        "endpointslices" => service::validate_slice(object, old, &mut errors),
+        "deployments" | "replicasets" => workload::validate_replicated(object, old, &mut errors),
+        "jobs" => workload::validate_job(object, old, &mut errors),
+        "configmaps" | "secrets" => validate_data(object, old, &mut errors),
+        "customresourcedefinitions" => validate_definition(object, &mut errors),
+        "roles" | "clusterroles" => {
+            for (i, rule) in meta::items(object, "/rules").iter().enumerate() {
+                if meta::items(rule, "/verbs").is_empty() {
+                    let why = "verbs must contain at least one value";
+                    errors.push(FieldError::required(format!("rules[{i}].verbs"), why));
+                }
+            }
+        }
+        "rolebindings" | "clusterrolebindings" => {
+            if meta::text(object, "/roleRef/name").is_empty() {
+                errors.push(FieldError::required("roleRef.name", ""));
+            }
+            if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
+                let shown = object["roleRef"].clone();
+                errors.push(FieldError::invalid("roleRef", shown, "cannot change roleRef"));
+            }
+        }
+        _ => {}
+    }
+    errors
+}
+
+fn validate_data(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if let Some(old) = old
+        && old["type"] != object["type"]
+    {
+        errors.push(FieldError::invalid("type", object["type"].clone(), "field is immutable"));
+    }
+    for map in ["data", "binaryData"] {
+        for key in object.get(map).and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key) {
+            if let Some(why) = names::config_key(key) {
+                errors.push(FieldError::invalid(format!("{map}[{key}]"), key.as_str(), why));
+            }
+            if map == "data" && object["binaryData"].get(key).is_some() {
+                let why = "duplicate of key present in binaryData";
+                errors.push(FieldError::invalid(format!("data[{key}]"), key.as_str(), why));
+            }
+        }
+    }
+    if object["type"] == "kubernetes.io/tls" {
+        for key in ["tls.crt", "tls.key"] {
+            if object["data"].get(key).is_none() {
+                errors.push(FieldError::required(format!("data[{key}]"), ""));
+            }
+        }
+    }
+    if let Some(old) = old
+        && old["immutable"] == json!(true)
+    {
+        for field in ["data", "binaryData"] {
+            if old[field] != object[field] {
+                errors.push(FieldError::forbidden(field, "field is immutable when `immutable` is set"));
+            }
+        }
+    }
+}
+
+fn validate_definition(definition: &Value, errors: &mut Vec<FieldError>) {
+    let expected =
+        format!("{}.{}", meta::text(definition, "/spec/names/plural"), meta::text(definition, "/spec/group"));
+    let name = meta::name(definition);
+    if name != expected {
+        errors.push(FieldError::invalid("metadata.name", name, "must be spec.names.plural+\".\"+spec.group"));
+    }
+    for field in ["plural", "kind"] {
+        if meta::text(definition, &format!("/spec/names/{field}")).is_empty() {
+            errors.push(FieldError::required(format!("spec.names.{field}"), ""));
+        }
+    }
+    let scopes = ["Cluster", "Namespaced"];
+    let scope = meta::text(definition, "/spec/scope");
+    if !scopes.contains(&scope) {
+        errors.push(FieldError::unsupported("spec.scope", scope, &scopes));
+    }
+    let versions = meta::items(definition, "/spec/versions");
+    for (i, version) in versions.iter().enumerate() {
+        if version.pointer("/schema/openAPIV3Schema").is_none() {
+            errors.push(FieldError::required(format!("spec.versions[{i}].schema.openAPIV3Schema"), ""));
+        }
+    }
+    if versions.iter().filter(|version| version["storage"] == json!(true)).count() != 1 {
+        let why = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid("spec.versions", definition["spec"]["versions"].clone(), why));
+    }
+}

@@ -1,0 +1,184 @@
+//! Services and EndpointSlices: defaults and validation. Cluster IPs are given in `api::cluster_ip`.
+
+use serde_json::{Value, json};
+
+use super::{names, pod};
+use crate::api::error::FieldError;
+use crate::api::meta::{self, default};
+
+pub(super) fn default_service(service: &mut Value) {
+    let spec = meta::object_mut(service, "spec");
+    default(spec, "type", "ClusterIP");
+    default(spec, "sessionAffinity", "None");
+    let external_name = spec["type"] == "ExternalName";
+    if !external_name {
+        default(spec, "internalTrafficPolicy", "Cluster");
+        default(spec, "ipFamilies", json!(["IPv4"]));
+        default(spec, "ipFamilyPolicy", "SingleStack");
+    }
+    if spec["sessionAffinity"] == "ClientIP" {
+        default(spec, "sessionAffinityConfig", json!({ "clientIP": { "timeoutSeconds": 10_800 } }));
+    }
+    if spec["type"] == "NodePort" || spec["type"] == "LoadBalancer" {
+        default(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if spec["type"] == "LoadBalancer" {
+        default(spec, "allocateLoadBalancerNodePorts", true);
+    }
+    if let Some(ip) = spec.get("clusterIP").cloned().filter(|ip| ip.as_str().is_some_and(|ip| !ip.is_empty()))
+    {
+        default(spec, "clusterIPs", json!([ip]));
+    }
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(port) = port.as_object_mut() else { continue };
+        default(port, "protocol", "TCP");
+        if let Some(number) = port.get("port").cloned() {
+            default(port, "targetPort", number);
+        }
+    }
+    let status = meta::object_mut(service, "status");
+    default(status, "loadBalancer", json!({}));
+}
+
+/// What an update leaves out is kept: the address is for life.
+pub(crate) fn keep_address(new: &mut Value, old: &Value) {
+    let still_clustered = new["spec"]["type"] != "ExternalName";
+    let spec = meta::object_mut(new, "spec");
+    if still_clustered && spec.get("clusterIP").is_none_or(|ip| ip == "") {
+        for field in ["clusterIP", "clusterIPs"] {
+            if let Some(value) = old["spec"].get(field) {
+                spec.insert(field.to_owned(), value.clone());
+            }
+        }
+    }
+}
+
+pub(super) fn validate_service(service: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let spec = &service["spec"];
+    let ports = meta::items(spec, "/ports");
+    let headless = spec["clusterIP"] == "None";
+    let kind = meta::text(spec, "/type");
+    let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    if ports.is_empty() && !headless && kind != "ExternalName" {
+        errors.push(FieldError::required("spec.ports", ""));
+    }
+    let mut seen: Vec<(&Value, &Value)> = Vec::new();
+    let mut port_names: Vec<&str> = Vec::new();
+    for (i, port) in ports.iter().enumerate() {
+        let field = format!("spec.ports[{i}]");
+        let name = meta::text(port, "/name");
+        if name.is_empty() {
+            if ports.len() > 1 {
+                errors.push(FieldError::required(format!("{field}.name"), ""));
+            }
+        } else if let Some(why) = names::label(name) {
+            errors.push(FieldError::invalid(format!("{field}.name"), name, why));
+        } else if port_names.contains(&name) {
+            errors.push(FieldError::duplicate(format!("{field}.name"), name));
+        }
+        port_names.push(name);
+        pod::port_number(&format!("{field}.port"), port["port"].as_i64().unwrap_or(0), errors);
+        let protocols = ["SCTP", "TCP", "UDP"];
+        let protocol = meta::text(port, "/protocol");
+        if !protocols.contains(&protocol) {
+            errors.push(FieldError::unsupported(format!("{field}.protocol"), protocol, &protocols));
+        }
+        match &port["targetPort"] {
+            Value::Number(number) => {
+                pod::port_number(&format!("{field}.targetPort"), number.as_i64().unwrap_or(0), errors);
+            }
+            Value::String(name) => {
+                if let Some(why) = pod::port_name(name) {
+                    errors.push(FieldError::invalid(format!("{field}.targetPort"), name.as_str(), why));
+                }
+            }
+            _ => {}
+        }
+        let key = (&port["port"], &port["protocol"]);
+        if seen.contains(&key) {
+            let shown = json!({ "port": port["port"], "protocol": port["protocol"] });
+            errors.push(FieldError::duplicate(field, shown));
+        }
+        seen.push(key);
+    }
+    names::labels("spec.selector", spec["selector"].as_object(), errors);
+    let affinities = ["ClientIP", "None"];
+    let affinity = meta::text(spec, "/sessionAffinity");
+    if !affinities.contains(&affinity) {
+        errors.push(FieldError::unsupported("spec.sessionAffinity", affinity, &affinities));
+    }
+    if !kinds.contains(&kind) {
+        errors.push(FieldError::unsupported("spec.type", kind, &kinds));
+    }
+    if kind == "ExternalName" && meta::text(spec, "/externalName").is_empty() {
+        errors.push(FieldError::required("spec.externalName", ""));
+    }
+    if spec["ipFamilyPolicy"] == "RequireDualStack" {
+        let why = "this cluster is not configured for dual-stack services";
+        errors.push(FieldError::invalid("spec.ipFamilyPolicy", "RequireDualStack", why));
+    }
+    if let Some(old) = old {
+        let before = meta::text(old, "/spec/clusterIP");
+        if !before.is_empty() && kind != "ExternalName" && spec["clusterIP"] != before {
+            let shown = spec["clusterIPs"].clone();
+            errors.push(FieldError::invalid("spec.clusterIPs[0]", shown, "may not change once set"));
+        }
+    }
+}
+
+pub(super) fn default_slice(slice: &mut Value) {
+    for port in slice.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(port) = port.as_object_mut() {
+            default(port, "name", "");
+            default(port, "protocol", "TCP");
+        }
+    }
+    for endpoint in slice.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(endpoint) = endpoint.as_object_mut() {
+            default(endpoint, "conditions", json!({}));
+        }
+    }
+    // Absent and empty are both written as null, and read back as empty lists by every client.
+    for list in ["endpoints", "ports"] {
+        if slice.get(list).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+            slice[list] = Value::Null;
+        }
+    }
+}
+
+pub(super) fn validate_slice(slice: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let kinds = ["FQDN", "IPv4", "IPv6"];
+    let kind = meta::text(slice, "/addressType");
+    if kind.is_empty() {
+        errors.push(FieldError::required("addressType", ""));
+    } else if !kinds.contains(&kind) {
+        errors.push(FieldError::unsupported("addressType", kind, &kinds));
+    }
+    if old.is_some_and(|old| old["addressType"] != slice["addressType"]) {
+        errors.push(FieldError::invalid("addressType", kind, "field is immutable"));
+    }
+    for (i, endpoint) in meta::items(slice, "/endpoints").iter().enumerate() {
+        let addresses = meta::items(endpoint, "/addresses");
+        if addresses.is_empty() {
+            let why = "must contain at least 1 address";
+            errors.push(FieldError::required(format!("endpoints[{i}].addresses"), why));
+        }
+        for (j, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
+            let parsed: Result<std::net::IpAddr, _> = address.parse();
+            let fits = match kind {
+                "IPv4" => parsed.is_ok_and(|ip| ip.is_ipv4()),
+                "IPv6" => parsed.is_ok_and(|ip| ip.is_ipv6()),
+                _ => true,
+            };
+            if !fits {
+                let why = format!("must be a valid {kind} address");
+                errors.push(FieldError::invalid(format!("endpoints[{i}].addresses[{j}]"), address, why));
+            }
+        }
+    }
+    for (i, port) in meta::items(slice, "/ports").iter().enumerate() {
+        if let Some(number) = port["port"].as_i64() {
+            pod::port_number(&format!("ports[{i}].port"), number, errors);
+        }
+    }
+}

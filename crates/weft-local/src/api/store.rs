@@ -1,0 +1,282 @@
+//! All objects, and one ordered log of their changes.
+//!
+//! A resource is named as error messages name it: `pods`, `deployments.apps`. Objects are raw JSON; the store sets
+//! `metadata.resourceVersion` and knows nothing else about them. Readers share objects by `Arc`. A watcher is a
+//! position in the log, not a queue: whoever falls behind the log's start is told so (410), and nobody is blocked.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::meta;
+
+/// How many changes are remembered. Beyond that, watches and exact lists of the past answer 410.
+const LOG_LENGTH: usize = 20_000;
+
+/// What happened to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// One entry of the log.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub revision: u64,
+    pub resource: Arc<str>,
+    pub happened: Happened,
+    /// The object after the change; for a deletion its last state, with the revision of the deletion.
+    pub object: Arc<Value>,
+    /// The object before the change.
+    pub previous: Option<Arc<Value>>,
+}
+
+/// Why a write did not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    Exists,
+    Missing,
+    /// The object is at another resourceVersion than the writer saw.
+    Stale,
+}
+
+/// The revision asked for is older than the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooOld;
+
+/// Namespace (empty for cluster resources) and name.
+type Key = (String, String);
+
+#[derive(Debug)]
+struct State {
+    revision: u64,
+    objects: HashMap<Arc<str>, BTreeMap<Key, Arc<Value>>>,
+    log: VecDeque<Change>,
+    /// Revisions up to this one are no longer in the log.
+    forgotten: u64,
+}
+
+/// The objects of one API server.
+#[derive(Debug)]
+pub struct Store {
+    state: Mutex<State>,
+    revision: watch::Sender<u64>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        // Revision 1 is "empty": a real server never answers 0 either, since 0 means "any" in requests.
+        let state = State { revision: 1, objects: HashMap::new(), log: VecDeque::new(), forgotten: 1 };
+        Self { state: Mutex::new(state), revision: watch::Sender::new(1) }
+    }
+}
+
+impl Store {
+    /// The revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.state.lock().revision
+    }
+
+    /// Wakes at each change.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let state = self.state.lock();
+        state.objects.get(resource)?.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// All objects of a resource, ordered by namespace and name, and the revision they are at.
+    pub fn list(&self, resource: &str, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
+        let state = self.state.lock();
+        let Some(objects) = state.objects.get(resource) else { return (Vec::new(), state.revision) };
+        let found = match namespace {
+            None => objects.values().cloned().collect(),
+            Some(namespace) => objects
+                .range((namespace.to_owned(), String::new())..)
+                .take_while(|((ns, _), _)| ns == namespace)
+                .map(|(_, object)| object.clone())
+                .collect(),
+        };
+        (found, state.revision)
+    }
+
+    /// The list as it was at a revision: the present, with the log undone.
+    pub fn list_at(
+        &self,
+        resource: &str,
+        namespace: Option<&str>,
+        revision: u64,
+    ) -> Result<Vec<Arc<Value>>, TooOld> {
+        let state = self.state.lock();
+        if revision < state.forgotten {
+            return Err(TooOld);
+        }
+        let mut objects = state.objects.get(resource).cloned().unwrap_or_default();
+        for change in state.log.iter().rev().take_while(|change| change.revision > revision) {
+            if *change.resource != *resource {
+                continue;
+            }
+            let key = (meta::namespace(&change.object).to_owned(), meta::name(&change.object).to_owned());
+            match &change.previous {
+                Some(previous) => objects.insert(key, previous.clone()),
+                None => objects.remove(&key),
+            };
+        }
+        let wanted = |key: &Key| namespace.is_none_or(|namespace| key.0 == namespace);
+        Ok(objects.into_iter().filter(|(key, _)| wanted(key)).map(|(_, object)| object).collect())
+    }
+
+    /// The changes of a resource after a revision, and the revision up to which this answer is complete.
+    pub fn since(&self, resource: &str, revision: u64) -> Result<(Vec<Change>, u64), TooOld> {
+        let state = self.state.lock();
+        if revision < state.forgotten {
+            return Err(TooOld);
+        }
+        let from = state.log.partition_point(|change| change.revision <= revision);
+        let changes =
+            state.log.range(from..).filter(|change| *change.resource == *resource).cloned().collect();
+        Ok((changes, state.revision.max(revision)))
+    }
+
+    /// The changes of all resources after a revision.
+    pub fn all_since(&self, revision: u64) -> Result<(Vec<Change>, u64), TooOld> {
+        let state = self.state.lock();
+        if revision < state.forgotten {
+            return Err(TooOld);
+        }
+        let from = state.log.partition_point(|change| change.revision <= revision);
+        Ok((state.log.range(from..).cloned().collect(), state.revision.max(revision)))
+    }
+
+    /// The names of the resources that have objects.
+    pub fn resources(&self) -> Vec<Arc<str>> {
+        let state = self.state.lock();
+        state
+            .objects
+            .iter()
+            .filter(|(_, objects)| !objects.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    pub fn insert(&self, resource: &Arc<str>, object: Value) -> Result<Arc<Value>, Refused> {
+        let mut state = self.state.lock();
+        let key = key_of(&object);
+        if state.objects.get(resource).is_some_and(|objects| objects.contains_key(&key)) {
+            return Err(Refused::Exists);
+        }
+        Ok(self.write(&mut state, resource, key, Happened::Added, object))
+    }
+
+    /// Replaces the object that the writer saw at `seen`.
+    pub fn replace(&self, resource: &Arc<str>, seen: &str, object: Value) -> Result<Arc<Value>, Refused> {
+        let mut state = self.state.lock();
+        let key = key_of(&object);
+        check(&state, resource, &key, seen)?;
+        Ok(self.write(&mut state, resource, key, Happened::Modified, object))
+    }
+
+    /// Removes the object that the writer saw at `seen`; `object` is its last state.
+    pub fn remove(&self, resource: &Arc<str>, seen: &str, object: Value) -> Result<Arc<Value>, Refused> {
+        let mut state = self.state.lock();
+        let key = key_of(&object);
+        check(&state, resource, &key, seen)?;
+        Ok(self.write(&mut state, resource, key, Happened::Deleted, object))
+    }
+
+    fn write(
+        &self,
+        state: &mut State,
+        resource: &Arc<str>,
+        key: Key,
+        happened: Happened,
+        mut object: Value,
+    ) -> Arc<Value> {
+        state.revision += 1;
+        let revision = state.revision;
+        meta::metadata_mut(&mut object).insert("resourceVersion".into(), json!(revision.to_string()));
+        let object = Arc::new(object);
+        let objects = state.objects.entry(resource.clone()).or_default();
+        let previous = match happened {
+            Happened::Deleted => objects.remove(&key),
+            Happened::Added | Happened::Modified => objects.insert(key, object.clone()),
+        };
+        let change =
+            Change { revision, resource: resource.clone(), happened, object: object.clone(), previous };
+        state.log.push_back(change);
+        if state.log.len() > LOG_LENGTH
+            && let Some(oldest) = state.log.pop_front()
+        {
+            state.forgotten = oldest.revision;
+        }
+        // Sent under the lock: a receiver that sees this revision finds it in the log.
+        self.revision.send_replace(revision);
+        object
+    }
+}
+
+fn key_of(object: &Value) -> Key {
+    (meta::namespace(object).to_owned(), meta::name(object).to_owned())
+}
+
+fn check(state: &State, resource: &str, key: &Key, seen: &str) -> Result<(), Refused> {
+    let current = state.objects.get(resource).and_then(|objects| objects.get(key)).ok_or(Refused::Missing)?;
+    if meta::resource_version(current) == seen { Ok(()) } else { Err(Refused::Stale) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config_map(name: &str, value: &str) -> Value {
+        json!({ "metadata": { "name": name, "namespace": "n" }, "data": { "k": value } })
+    }
+
+    #[test]
+    fn a_past_list_is_the_present_with_the_log_undone() {
+        let store = Store::default();
+        let resource: Arc<str> = "configmaps".into();
+        let first = store.insert(&resource, config_map("a", "1")).unwrap();
+        let second = store.insert(&resource, config_map("b", "1")).unwrap();
+        store.replace(&resource, meta::resource_version(&first), config_map("a", "2")).unwrap();
+        store.remove(&resource, meta::resource_version(&second), config_map("b", "1")).unwrap();
+
+        let at = |object: &Value| meta::resource_version(object).parse::<u64>().unwrap();
+        assert_eq!(store.list_at(&resource, Some("n"), at(&first)).unwrap(), vec![first.clone()]);
+        assert_eq!(store.list_at(&resource, None, at(&second)).unwrap(), vec![first.clone(), second]);
+        assert_eq!(store.list(&resource, None).0.len(), 1);
+        assert_eq!(store.list_at(&resource, None, 0), Err(TooOld));
+    }
+
+    #[test]
+    fn a_stale_writer_is_refused() {
+        let store = Store::default();
+        let resource: Arc<str> = "configmaps".into();
+        store.insert(&resource, config_map("a", "1")).unwrap();
+        assert_eq!(store.insert(&resource, config_map("a", "1")), Err(Refused::Exists));
+        assert_eq!(store.replace(&resource, "1", config_map("a", "2")), Err(Refused::Stale));
+        assert_eq!(store.replace(&resource, "1", config_map("z", "2")), Err(Refused::Missing));
+    }
+
+    #[test]
+    fn the_log_forgets_and_says_so() {
+        let store = Store::default();
+        let resource: Arc<str> = "configmaps".into();
+        let mut seen = store.insert(&resource, config_map("a", "0")).unwrap();
+        let start = store.revision();
+        for i in 0..LOG_LENGTH {
+            seen = store
+                .replace(&resource, meta::resource_version(&seen), config_map("a", &i.to_string()))
+                .unwrap();
+        }
+        assert_eq!(store.since(&resource, start).unwrap().0.len(), LOG_LENGTH);
+        assert_eq!(store.since(&resource, start - 1).unwrap_err(), TooOld);
+    }
+}
