@@ -118,22 +118,7 @@ async fn serve(
     name: &str,
     opaque: bool,
 ) -> Result<()> {
-    let ca =
-        Ca::from_pem(&fs::read_to_string(dir.join("ca.pem"))?, &fs::read_to_string(dir.join("ca.key"))?)?;
-    let service: SocketAddr = service.parse()?;
-    let id = identity(name)?;
-    let endpoint = Endpoint {
-        hint: if opaque { ProtocolHint::Opaque } else { ProtocolHint::H2 },
-        transport_port: opaque.then_some(4143),
-        ..Endpoint::bare(endpoint.parse()?, PeerIdentity::Meshed { server_name: id.clone(), id })
-    };
-    let fixed = Fixed {
-        ca: Arc::new(ca),
-        service,
-        path: format!("server.bench.svc.cluster.local:{}", service.port()),
-        endpoint: Arc::new(endpoint),
-        opaque,
-    };
+    let fixed = Fixed::new(dir, service, endpoint, name, opaque)?;
     tonic::transport::Server::builder()
         .add_service(DestinationServer::new(fixed.clone()))
         .add_service(IdentityServer::new(fixed.clone()))
@@ -200,6 +185,20 @@ impl OutboundPolicies for Fixed {
 }
 
 impl Fixed {
+    fn new(dir: &Path, service: &str, endpoint: &str, name: &str, opaque: bool) -> Result<Self> {
+        let ca =
+            Ca::from_pem(&fs::read_to_string(dir.join("ca.pem"))?, &fs::read_to_string(dir.join("ca.key"))?)?;
+        let service: SocketAddr = service.parse()?;
+        let id = identity(name)?;
+        let endpoint = Endpoint {
+            hint: if opaque { ProtocolHint::Opaque } else { ProtocolHint::H2 },
+            transport_port: opaque.then_some(4143),
+            ..Endpoint::bare(endpoint.parse()?, PeerIdentity::Meshed { server_name: id.clone(), id })
+        };
+        let path = format!("server.bench.svc.cluster.local:{}", service.port());
+        Ok(Fixed { ca: Arc::new(ca), service, path, endpoint: Arc::new(endpoint), opaque })
+    }
+
     fn outbound(&self, spec: &TrafficSpec) -> std::result::Result<ApiPolicy, Status> {
         let asked = match spec.target.clone() {
             Some(Target::Addr(addr)) => destination::socket_from_api(addr).ok(),
@@ -288,5 +287,51 @@ impl Certifier for Fixed {
             intermediate_certificates: issued.intermediates.iter().map(|der| der.to_vec()).collect(),
             valid_until: Some(issued.not_after.into()),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixed(opaque: bool) -> (tempfile::TempDir, Fixed) {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path(), &["client", "server"]).unwrap();
+        let fixed = Fixed::new(dir.path(), "192.0.2.100:8080", "192.0.2.2:8080", "server", opaque).unwrap();
+        (dir, fixed)
+    }
+
+    #[tokio::test]
+    async fn a_prepared_request_is_certified() {
+        let (dir, fixed) = fixed(false);
+        let request = |name: &str| CertifyRequest {
+            identity: identity(name).unwrap().to_string(),
+            token: Vec::new(),
+            certificate_signing_request: fs::read(dir.path().join("client/csr.der")).unwrap(),
+        };
+        let answer = fixed.certify(Request::new(request("client"))).await.unwrap().into_inner();
+        assert!(!answer.leaf_certificate.is_empty());
+        assert!(fixed.certify(Request::new(request("server"))).await.is_err(), "another's request");
+    }
+
+    #[tokio::test]
+    async fn one_service_is_known() {
+        for opaque in [false, true] {
+            let (_dir, fixed) = fixed(opaque);
+            let spec = |addr: &str| TrafficSpec {
+                target: Some(Target::Addr(addr.parse::<SocketAddr>().unwrap().into())),
+                ..TrafficSpec::default()
+            };
+            let policy = outbound::from_api(fixed.outbound(&spec("192.0.2.100:8080")).unwrap()).unwrap();
+            assert_eq!(matches!(policy.protocol, OutboundProtocol::Opaque(_)), opaque);
+            assert!(fixed.outbound(&spec("192.0.2.100:8081")).is_err());
+            assert!(inbound::from_api(fixed.inbound()).unwrap().authorizations[0].authn == Authn::AnyTls);
+            let asked = GetDestination { path: fixed.path.clone(), ..GetDestination::default() };
+            let mut updates = Destination::get(&fixed, Request::new(asked)).await.unwrap().into_inner();
+            let first = updates.next().await.unwrap().unwrap();
+            let (endpoints, _) = destination::EndpointSet::default().apply(first).unwrap();
+            let Endpoints::Known(endpoints) = endpoints else { panic!("{endpoints:?}") };
+            assert_eq!(endpoints[0].dial_addr().port(), if opaque { 4143 } else { 8080 });
+        }
     }
 }
