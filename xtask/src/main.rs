@@ -6,7 +6,6 @@
 mod code;
 mod edges;
 mod faults;
-mod modules;
 mod repo;
 mod steps;
 mod style;
@@ -37,7 +36,7 @@ fn tidy(repo: &Repo) -> Result<()> {
     for complaint in &complaints {
         eprintln!("{complaint}");
     }
-    for note in style::long_files(repo).into_iter().chain(modules::circles(repo)) {
+    for note in style::long_files(repo) {
         println!("note: {note}");
     }
     match complaints.len() {

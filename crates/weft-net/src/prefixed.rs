@@ -30,6 +30,15 @@ impl<S> Prefixed<S> {
         &self.inner
     }
 
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Puts the stream into another one; what was read stays in front.
+    pub fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Prefixed<T> {
+        Prefixed { prefix: self.prefix, inner: wrap(self.inner) }
+    }
+
     /// Drops the first `count` bytes of the prefix: they were understood and are nobody else's.
     pub fn consume(&mut self, count: usize) {
         self.prefix.advance(count);

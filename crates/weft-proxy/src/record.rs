@@ -289,6 +289,11 @@ impl Story {
         }
     }
 
+    /// Says how the connection ends; its last holder's drop ends it.
+    pub fn ended(&self, how: impl Into<Cow<'static, str>>) {
+        self.record.lock().ended = Some(how.into().into_owned());
+    }
+
     /// The connection is over. A fault that ended it has to be given to [`Story::fault`] before.
     pub fn end(self, how: impl Into<Cow<'static, str>>) {
         self.record.lock().ended = Some(how.into().into_owned());

@@ -1,0 +1,59 @@
+//! The accept loop of one listener on one worker.
+
+use crate::drain;
+use std::{future::Future, io, sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+use weft_net::socket::{Accepted, Listener};
+
+/// Connections of one listener on one worker. More wait in the kernel's queue, where they cost nothing.
+const MAX_CONNECTIONS: usize = 65_536;
+/// When the process is out of file descriptors, accepting again at once would only spin.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts until the drain is over, and serves each connection in a task of its own on this worker. Connections that are
+/// still open then are cut by their own watch of the drain.
+pub(crate) async fn run<F>(listener: Listener, drain: drain::Watch, serve: impl Fn(Accepted) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let stopped = drain.stopped();
+    tokio::pin!(stopped);
+    loop {
+        let next = async {
+            let permit = connections.clone().acquire_owned().await;
+            (permit.ok(), listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            biased;
+            () = &mut stopped => return,
+            next = next => next,
+        };
+        match accepted {
+            Ok(accepted) => {
+                let serving = serve(accepted);
+                tokio::task::spawn_local(async move {
+                    serving.await;
+                    drop(permit);
+                });
+            }
+            Err(error) if is_the_clients(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The client went away between the handshake and accept: no matter.
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::NotConnected
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::Interrupted
+    )
+}

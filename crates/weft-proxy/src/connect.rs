@@ -1,0 +1,162 @@
+//! Connecting: to the application beside us, or to a peer and its proof of identity.
+
+use crate::{
+    deadline::STALL,
+    io::{Io, Transport},
+    mesh::Mesh,
+    metrics::series::TcpSeries,
+};
+use std::{
+    cell::Cell,
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{io::AsyncWriteExt, time::sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+use weft_fault::{Code, Fault, Phase};
+use weft_model::identity::Identity;
+use weft_net::{prefixed::Prefixed, socket};
+use weft_tls::handshake;
+use weft_wire::transport_header::{Session, TransportHeader};
+
+/// Where a connection goes, and what it has to be when it is there.
+pub(crate) struct Target {
+    pub(crate) addr: SocketAddr,
+    /// The application behind the address, for messages: differs from `addr` where a proxy's own port is dialled.
+    pub(crate) names: SocketAddr,
+    pub(crate) role: Role,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) limit: Duration,
+    pub(crate) options: socket::Options,
+    pub(crate) series: Arc<TcpSeries>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The application in this pod.
+    App,
+    /// A pod, or a host outside the mesh.
+    Peer,
+}
+
+/// How a peer proves itself.
+pub(crate) struct Tls {
+    pub(crate) id: Identity,
+    pub(crate) server_name: Identity,
+    /// Write a transport header for this port and name.
+    pub(crate) header: Option<(u16, Option<String>)>,
+}
+
+/// How far an attempt has come: read by whoever holds its deadline.
+#[derive(Clone, Copy)]
+enum Step {
+    Tcp,
+    Tls,
+    Header,
+}
+
+/// Connects in a task of its own, which does not wait for any queue: the ClientHello is written as soon as TCP is up.
+/// The deadline is kept here, outside; an attempt that has missed it writes nothing any more.
+pub(crate) async fn dial(
+    mesh: &Arc<Mesh>,
+    target: &Rc<Target>,
+    session: Option<Session>,
+) -> Result<Io, Fault> {
+    let begun = Instant::now();
+    let deadline = begun + target.limit;
+    let step = Rc::new(Cell::new(Step::Tcp));
+    let attempt = attempt(mesh.clone(), target.clone(), session, deadline, step.clone());
+    let attempt = AbortOnDropHandle::new(tokio::task::spawn_local(attempt));
+    let fault = tokio::select! {
+        biased;
+        () = sleep_until(deadline.into()) => overrun(target, step.get(), begun, deadline),
+        ended = attempt => match ended {
+            Ok(Ok(io)) => return Ok(io),
+            Ok(Err(fault)) => fault,
+            Err(panicked) => Fault::new(Code::Invariant).in_phase(Phase::Connect).because(panicked),
+        },
+    };
+    Err(fault.peer(target.names))
+}
+
+async fn attempt(
+    mesh: Arc<Mesh>,
+    target: Rc<Target>,
+    session: Option<Session>,
+    deadline: Instant,
+    step: Rc<Cell<Step>>,
+) -> Result<Io, Fault> {
+    let begun = Instant::now();
+
+    // 1. TCP.
+    if mesh.config.is_own_listener(target.addr) {
+        return Err(Fault::new(Code::ConnectionLoop).in_phase(Phase::Connect));
+    }
+    let tcp = socket::connect(target.addr, target.options).await;
+    let tcp = tcp
+        .map_err(|error| Fault::new(refusal(&error, target.role)).in_phase(Phase::Connect).because(error))?;
+    mesh.metrics.phase(Phase::Connect, begun.elapsed());
+    let Some(tls) = &target.tls else {
+        let mut io = Io::plain(tcp);
+        io.count(target.series.clone().open());
+        return Ok(io);
+    };
+
+    // 2. TLS. If this process stood still meanwhile, the peer has given up or will: say nothing, dial again.
+    if Instant::now() >= deadline {
+        return Err(overrun(&target, Step::Tls, begun, deadline));
+    }
+    step.set(Step::Tls);
+    let handshake_begun = Instant::now();
+    let Some(credentials) = mesh.identity.current() else {
+        return Err(Fault::new(Code::NoCertificateYet).in_phase(Phase::TlsConnect));
+    };
+    let transport = tls.header.is_some();
+    let connected =
+        handshake::connect(credentials.client(), tcp, &tls.id, &tls.server_name, transport).await?;
+    mesh.metrics.phase(Phase::TlsConnect, handshake_begun.elapsed());
+    let mut stream = Box::new(connected.stream);
+
+    // 3. The transport header, only if the peer agreed to it.
+    if let (Some((port, name)), true) = (&tls.header, connected.transport) {
+        step.set(Step::Header);
+        let header = TransportHeader { port: *port, name: name.clone(), session };
+        let written = stream.write_all(&header.encode()).await;
+        written
+            .map_err(|error| Fault::new(Code::NetworkIo).in_phase(Phase::TransportHeader).because(error))?;
+    }
+    let mut io = Io::new(Prefixed::new(Transport::Connected(stream)));
+    io.count(target.series.clone().open());
+    Ok(io)
+}
+
+/// The deadline is over: who is to blame depends on how far it came and on whether this process ran at all.
+fn overrun(target: &Target, step: Step, begun: Instant, deadline: Instant) -> Fault {
+    let late = Instant::now().saturating_duration_since(deadline);
+    let (phase, code) = match (step, target.role) {
+        (Step::Tcp, Role::App) => (Phase::Connect, Code::AppConnectTimeout),
+        (Step::Tcp, Role::Peer) => (Phase::Connect, Code::ConnectTimeout),
+        (Step::Tls, _) => (Phase::TlsConnect, Code::HandshakeTimeout),
+        (Step::Header, _) => (Phase::TransportHeader, Code::HandshakeTimeout),
+    };
+    if late > STALL {
+        let fault = Fault::new(Code::Stalled).in_phase(phase);
+        return fault.fact("stalled_ms", late.as_millis()).fact("waited_ms", begun.elapsed().as_millis());
+    }
+    Fault::new(code).in_phase(phase).fact("limit_ms", target.limit.as_millis())
+}
+
+fn refusal(error: &io::Error, role: Role) -> Code {
+    match (error.kind(), role) {
+        (io::ErrorKind::ConnectionRefused, Role::App) => Code::AppRefused,
+        (io::ErrorKind::ConnectionRefused, Role::Peer) => Code::ConnectRefused,
+        (io::ErrorKind::TimedOut, Role::App) => Code::AppConnectTimeout,
+        (io::ErrorKind::TimedOut, Role::Peer) => Code::ConnectTimeout,
+        (io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable, _) => Code::Unreachable,
+        (io::ErrorKind::ConnectionReset, _) => Code::ConnectionReset,
+        _ => Code::NetworkIo,
+    }
+}

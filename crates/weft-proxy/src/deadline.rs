@@ -1,0 +1,77 @@
+//! Deadlines that are kept outside of the work they limit.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+use tokio::time::{Sleep, sleep_until};
+
+/// A timer that fires this much too late did not wait for the work: the process did not run (stopped, or starved of
+/// CPU), and the work did not get the time it was promised.
+pub(crate) const STALL: Duration = Duration::from_millis(500);
+
+/// The work did not end in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    pub(crate) waited: Duration,
+    /// How long the process did not run, if it did not.
+    pub(crate) stalled: Option<Duration>,
+}
+
+/// Waits for `work` at most `limit`. Work that is done when both are due counts as done. After a stall the deadline
+/// moves once, so that a process that was stopped does not fail what its peers answered meanwhile.
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, Late> {
+    let begun = Instant::now();
+    let timer = sleep_until((begun + limit).into());
+    tokio::pin!(work, timer);
+    let mut stalled = None;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return Ok(done),
+            () = &mut timer => match (stall(&timer), stalled) {
+                (Some(gap), None) => {
+                    stalled = Some(gap);
+                    timer.as_mut().reset((Instant::now() + limit).into());
+                }
+                (gap, _) => return Err(Late { waited: begun.elapsed(), stalled: stalled.or(gap) }),
+            },
+        }
+    }
+}
+
+/// By how much a timer that just fired was late, if that is worth a word.
+fn stall(timer: &Sleep) -> Option<Duration> {
+    let late = tokio::time::Instant::now().saturating_duration_since(timer.deadline());
+    (late > STALL).then_some(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_in_time_wins_and_late_work_is_named() {
+        let limit = Duration::from_secs(1);
+        assert_eq!(within(limit, async { 7 }).await, Ok(7));
+        let late = within(limit, std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(late.stalled, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_stall_the_deadline_moves_once() {
+        let limit = Duration::from_secs(1);
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let waiting = tokio::spawn(within(limit, receive));
+        tokio::task::yield_now().await;
+        // The clock jumps: nothing ran meanwhile, as after SIGSTOP.
+        tokio::time::advance(Duration::from_secs(10)).await;
+        tokio::task::yield_now().await;
+        send.send(5).unwrap();
+        assert_eq!(waiting.await.unwrap(), Ok(Ok(5)));
+        let waiting = tokio::spawn(within(limit, std::future::pending::<()>()));
+        tokio::task::yield_now().await;
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(waiting.await.unwrap().unwrap_err().stalled.is_some());
+    }
+}

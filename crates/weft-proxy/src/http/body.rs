@@ -1,0 +1,184 @@
+//! Message bodies: passed on piece by piece, and watched to their end.
+
+use super::{pool::Lease, server::Busy};
+use crate::{metrics::series::HttpSeries, outbound::endpoint::Load};
+use bytes::Bytes;
+use http::HeaderMap;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use std::{
+    error::Error,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+use tokio::time::Sleep;
+
+/// A body of a request or response.
+pub(crate) struct Body {
+    inner: Inner,
+    watch: Option<Box<Watch>>,
+    busy: Option<Busy>,
+}
+
+enum Inner {
+    Empty,
+    Incoming(Incoming),
+}
+
+impl Body {
+    pub(crate) fn empty() -> Self {
+        Body { inner: Inner::Empty, watch: None, busy: None }
+    }
+
+    pub(crate) fn incoming(incoming: Incoming) -> Self {
+        if incoming.is_end_stream() {
+            return Body::empty();
+        }
+        Body { inner: Inner::Incoming(incoming), watch: None, busy: None }
+    }
+
+    /// Watches a response's body to its end, or to its being dropped.
+    pub(crate) fn watched(mut self, watch: Box<Watch>) -> Self {
+        if self.is_end_stream() {
+            watch.end(None, true);
+        } else {
+            self.watch = Some(watch);
+        }
+        self
+    }
+
+    /// Keeps `busy` until the body is over or dropped.
+    pub(crate) fn keeping(mut self, busy: Busy) -> Self {
+        self.busy = Some(busy);
+        self
+    }
+
+    /// Nothing of it can be lost by sending the message again.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_end_stream()
+    }
+}
+
+/// What waits for the end of a response.
+pub(crate) struct Watch {
+    pub(crate) series: Arc<HttpSeries>,
+    pub(crate) begun: Instant,
+    pub(crate) status: u16,
+    /// `grpc-status` of a response to a gRPC request: from the head, later from the trailers.
+    pub(crate) grpc: Option<u8>,
+    pub(crate) is_grpc: bool,
+    /// The HTTP/1 connection the response comes on.
+    pub(crate) lease: Option<Lease>,
+    /// The endpoint's load.
+    pub(crate) load: Option<Load>,
+    /// The longest pause between two pieces.
+    pub(crate) idle: Option<Idle>,
+}
+
+pub(crate) struct Idle {
+    pub(crate) limit: Duration,
+    pub(crate) timer: Pin<Box<Sleep>>,
+}
+
+impl Watch {
+    /// The response is over. `clean`: it came whole, so its connection may carry another.
+    fn end(self: Box<Self>, trailers: Option<&HeaderMap>, clean: bool) {
+        let grpc = trailers.and_then(grpc_status).or(self.grpc);
+        let success = self.status < 500 && grpc.is_none_or(|code| !fails(code));
+        self.series.response(self.status, grpc.filter(|_| self.is_grpc), success, self.begun.elapsed());
+        if let Some(lease) = self.lease {
+            lease.end(clean);
+        }
+    }
+}
+
+/// gRPC codes that are the server's fault, as Linkerd classifies them.
+pub(crate) fn fails(code: u8) -> bool {
+    // unknown, deadline exceeded, permission denied, resource exhausted, unimplemented, internal, unavailable, data loss
+    matches!(code, 2 | 4 | 7 | 8 | 12 | 13 | 14 | 15)
+}
+
+pub(crate) fn grpc_status(headers: &HeaderMap) -> Option<u8> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+/// A body whose reader goes away is a cancelled response: the server is told by the dropped stream, and the count says
+/// nothing about its health.
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch.take()
+            && let Some(lease) = watch.lease
+        {
+            lease.end(false);
+        }
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let Inner::Incoming(incoming) = &mut this.inner else { return Poll::Ready(None) };
+        match Pin::new(incoming).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(watch) = &mut this.watch {
+                    if let Some(idle) = &mut watch.idle {
+                        idle.timer.as_mut().reset((Instant::now() + idle.limit).into());
+                    }
+                    if let Some(trailers) = frame.trailers_ref() {
+                        watch.grpc = grpc_status(trailers).or(watch.grpc);
+                    }
+                }
+                let over = matches!(&this.inner, Inner::Incoming(incoming) if incoming.is_end_stream());
+                if over && let Some(watch) = this.watch.take() {
+                    watch.end(None, true);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                if let Some(watch) = this.watch.take() {
+                    watch.end(None, false);
+                }
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => {
+                if let Some(watch) = this.watch.take() {
+                    watch.end(None, true);
+                }
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                let idle = this.watch.as_mut().and_then(|watch| watch.idle.as_mut());
+                if let Some(idle) = idle
+                    && idle.timer.as_mut().poll(cx).is_ready()
+                {
+                    let fault = weft_fault::Fault::new(weft_fault::Code::ResponseTimeout)
+                        .in_phase(weft_fault::Phase::ResponseBody)
+                        .fact("idle_ms", idle.limit.as_millis());
+                    return Poll::Ready(Some(Err(fault.into())));
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Empty => true,
+            Inner::Incoming(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Empty => SizeHint::with_exact(0),
+            Inner::Incoming(incoming) => incoming.size_hint(),
+        }
+    }
+}

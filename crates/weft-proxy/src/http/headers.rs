@@ -1,0 +1,230 @@
+//! Header fields that end at a hop, and those the mesh adds.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header, uri::Authority};
+use std::borrow::Cow;
+use weft_model::http::{Headers, RequestParts};
+
+pub(crate) const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
+pub(crate) const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
+pub(crate) const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
+pub(crate) const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
+pub(crate) const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
+pub(crate) const DST_OVERRIDE: HeaderName = HeaderName::from_static("l5d-dst-override");
+pub(crate) const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical");
+/// The flight recorder's id of the connection, from one weft proxy to the next.
+pub(crate) const CONNECTION_ID: HeaderName = HeaderName::from_static("weft-connection-id");
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION_OLD: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Header fields as the model looks them up.
+#[derive(Debug)]
+pub(crate) struct View<'a>(pub(crate) &'a HeaderMap);
+
+impl Headers for View<'_> {
+    fn get<'s>(&'s self, lower_case_name: &str) -> Option<&'s str> {
+        self.0.get(lower_case_name)?.to_str().ok()
+    }
+}
+
+/// The authority of a request, from its target or its Host field.
+pub(crate) fn authority<'r, B>(request: &'r Request<B>) -> Option<&'r str> {
+    match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => request.headers().get(header::HOST)?.to_str().ok(),
+    }
+}
+
+/// The host of an authority: no port, lower case.
+pub(crate) fn host(authority: &str) -> Cow<'_, str> {
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = if authority.starts_with('[') {
+        authority.split_inclusive(']').next().unwrap_or(authority)
+    } else {
+        authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+    };
+    if host.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}
+
+/// What routing sees of a request.
+pub(crate) fn parts<'a, B>(request: &'a Request<B>, host: &'a str, view: &'a View<'a>) -> RequestParts<'a> {
+    RequestParts {
+        method: request.method().as_str(),
+        host,
+        path: request.uri().path(),
+        query: request.uri().query(),
+        headers: view,
+    }
+}
+
+/// Does the request ask to change the connection's protocol? An upgrade needs the Connection option (RFC 9110, 7.8).
+pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
+    if request.version() == Version::HTTP_2 {
+        return false;
+    }
+    request.method() == Method::CONNECT
+        || (request.version() == Version::HTTP_11
+            && request.headers().contains_key(header::UPGRADE)
+            && has_option(request.headers(), "upgrade"))
+}
+
+fn has_option(headers: &HeaderMap, option: &str) -> bool {
+    options(headers).any(|o| o.eq_ignore_ascii_case(option))
+}
+
+fn options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .map(str::trim)
+        .filter(|o| !o.is_empty())
+}
+
+/// Takes away what concerns one connection only (RFC 9110, 7.6.1). `upgrade`: the upgrade offer goes on.
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap, upgrade: bool) {
+    if headers.contains_key(header::CONNECTION) {
+        let listed: Vec<HeaderName> = options(headers)
+            .filter(|o| !o.eq_ignore_ascii_case("close") && !o.eq_ignore_ascii_case("keep-alive"))
+            .filter_map(|o| HeaderName::from_bytes(o.as_bytes()).ok())
+            // Naming an end-to-end field as an option must not be a way to take it from the server.
+            .filter(|name| !END_TO_END.contains(name) && !(upgrade && *name == header::UPGRADE))
+            .collect();
+        headers.remove(header::CONNECTION);
+        for name in listed {
+            headers.remove(name);
+        }
+    }
+    headers.remove(KEEP_ALIVE);
+    headers.remove(PROXY_CONNECTION_OLD);
+    if upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    } else {
+        headers.remove(header::UPGRADE);
+    }
+    // `TE: trailers` is the one value that HTTP/2 and gRPC know; others end here.
+    if let Some(te) = headers.get(header::TE)
+        && te.as_bytes() != b"trailers"
+    {
+        headers.remove(header::TE);
+    }
+}
+
+const END_TO_END: [HeaderName; 6] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    CLIENT_ID,
+];
+
+/// Gives an HTTP/1 request the target form of a server request, and the Host field of its authority.
+pub(crate) fn origin_form<B>(request: &mut Request<B>) {
+    if let Some(authority) = request.uri().authority()
+        && !request.headers().contains_key(header::HOST)
+        && let Ok(value) = HeaderValue::from_str(authority.as_str())
+    {
+        request.headers_mut().insert(header::HOST, value);
+    }
+    if request.method() == Method::CONNECT {
+        return;
+    }
+    let path = request.uri().path_and_query().cloned();
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = path;
+    // A target without a path has the path "/" (RFC 9112, 3.2.1).
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Gives a request the scheme and authority that HTTP/2 wants; the Host field serves if the target has none.
+pub(crate) fn absolute_form<B>(request: &mut Request<B>, fallback: &str) {
+    if request.uri().authority().is_some() && request.uri().scheme().is_some() {
+        return;
+    }
+    let authority = self::authority(request)
+        .and_then(|text| text.parse::<Authority>().ok())
+        .or_else(|| fallback.parse().ok());
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = parts.scheme.or(Some(http::uri::Scheme::HTTP));
+    parts.authority = parts.authority.or(authority);
+    if parts.path_and_query.is_none() {
+        parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+    }
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// A gRPC request is answered in gRPC's form.
+pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
+    request.version() == Version::HTTP_2
+        && request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_lose_port_and_case() {
+        for (text, bare) in [
+            ("Web.shop:8080", "web.shop"),
+            ("web", "web"),
+            ("[2001:db8::1]:80", "[2001:db8::1]"),
+            ("u@h:1", "h"),
+            ("", ""),
+        ] {
+            assert_eq!(host(text), bare, "{text}");
+        }
+    }
+
+    #[test]
+    fn connection_options_end_at_this_hop() {
+        let mut request = Request::get("/")
+            .header("connection", "x-hop, keep-alive, Content-Length")
+            .header("x-hop", "1")
+            .header("content-length", "3")
+            .header("keep-alive", "timeout=5")
+            .header("upgrade", "websocket")
+            .header("te", "gzip")
+            .header("x-end", "1")
+            .body(())
+            .unwrap();
+        assert!(!wants_upgrade(&request), "an offer without the option is none");
+        strip_hop_by_hop(request.headers_mut(), false);
+        let left: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["content-length", "x-end"]);
+        let mut request = Request::get("/")
+            .header("connection", "Upgrade, close")
+            .header("upgrade", "websocket")
+            .body(())
+            .unwrap();
+        assert!(wants_upgrade(&request));
+        strip_hop_by_hop(request.headers_mut(), true);
+        assert_eq!(request.headers()["connection"], "upgrade");
+        assert_eq!(request.headers()["upgrade"], "websocket");
+    }
+
+    #[test]
+    fn forms_convert_and_back() {
+        let mut request = Request::get("http://web.shop:80/a?b=c").body(()).unwrap();
+        origin_form(&mut request);
+        assert_eq!(request.uri(), "/a?b=c");
+        assert_eq!(request.headers()["host"], "web.shop:80");
+        absolute_form(&mut request, "x");
+        assert_eq!(request.uri(), "http://web.shop:80/a?b=c");
+        let mut bare = Request::options("*").body(()).unwrap();
+        origin_form(&mut bare);
+        assert_eq!(bare.uri(), "*");
+        let mut hostless = Request::get("/x").body(()).unwrap();
+        absolute_form(&mut hostless, "192.0.2.1:80");
+        assert_eq!(hostless.uri(), "http://192.0.2.1:80/x");
+    }
+}

@@ -1,0 +1,28 @@
+//! HTTP, one request at a time: what both directions share.
+
+pub(crate) mod body;
+pub(crate) mod client;
+pub(crate) mod filters;
+pub(crate) mod headers;
+pub(crate) mod orig_proto;
+pub(crate) mod pool;
+pub(crate) mod respond;
+pub(crate) mod server;
+pub(crate) mod upgrade;
+
+/// The largest head of a message, and the largest header list of HTTP/2: one limit for both versions and directions.
+pub(crate) const MAX_HEAD: usize = 64 * 1024;
+
+/// Spawns on the worker that runs: nothing of a connection ever moves to another thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnWorker;
+
+impl<F> hyper::rt::Executor<F> for OnWorker
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, task: F) {
+        tokio::task::spawn_local(task);
+    }
+}

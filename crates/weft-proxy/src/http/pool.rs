@@ -1,0 +1,297 @@
+//! The HTTP connections of one worker to one server.
+
+use super::{
+    body::Body,
+    client::{self, Unanswered},
+};
+use crate::{
+    connect::{self, Target},
+    io::Io,
+    mesh::Mesh,
+};
+use http::{Method, Request, Response};
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+use weft_fault::{Code, Fault, FaultRecord, Phase};
+use weft_wire::transport_header::Session;
+
+/// Reuses connections that are all alike. When what they depend on changes, a new pool takes over: what is under way here
+/// ends in peace, and nothing new comes.
+pub(crate) struct Pool {
+    mesh: Arc<Mesh>,
+    target: Rc<Target>,
+    idle: RefCell<Vec<Idle>>,
+    h2: RefCell<H2>,
+    retired: Cell<bool>,
+    used: Cell<Instant>,
+    idle_limit: Duration,
+    max_idle: usize,
+}
+
+/// An HTTP/2 connection without a new request for so long is let go; its last streams end it.
+const H2_IDLE: Duration = Duration::from_secs(60);
+
+struct Idle {
+    sender: http1::SendRequest<Body>,
+    since: Instant,
+}
+
+enum H2 {
+    None,
+    /// One attempt serves all who wait.
+    Connecting(watch::Receiver<Option<Result<http2::SendRequest<Body>, Arc<FaultRecord>>>>),
+    Ready(http2::SendRequest<Body>),
+}
+
+/// A response, and the HTTP/1 connection it comes on.
+pub(crate) struct Answered {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) lease: Option<Lease>,
+}
+
+/// Why there is no response.
+pub(crate) enum Failed {
+    /// No connection: the request is untouched and may go elsewhere.
+    Unsent(Fault, Request<Body>),
+    /// It was sent, at least in part.
+    Sent(Unanswered),
+}
+
+/// An HTTP/1 connection in use.
+pub(crate) struct Lease {
+    pool: Rc<Pool>,
+    sender: http1::SendRequest<Body>,
+}
+
+impl Lease {
+    /// `clean`: the response came whole. The next user waits until hyper is ready for it, which is at once or never.
+    pub(crate) fn end(self, clean: bool) {
+        let Lease { pool, sender } = self;
+        let mut idle = pool.idle.borrow_mut();
+        if clean && !pool.retired.get() && !sender.is_closed() && idle.len() < pool.max_idle {
+            idle.push(Idle { sender, since: Instant::now() });
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(mesh: Arc<Mesh>, target: Target, idle_limit: Duration, max_idle: usize) -> Rc<Self> {
+        Rc::new(Pool {
+            mesh,
+            target: Rc::new(target),
+            idle: RefCell::default(),
+            h2: RefCell::new(H2::None),
+            retired: Cell::new(false),
+            used: Cell::new(Instant::now()),
+            idle_limit,
+            max_idle,
+        })
+    }
+
+    pub(crate) fn target(&self) -> &Rc<Target> {
+        &self.target
+    }
+
+    /// Closes what is idle and keeps nothing any more.
+    pub(crate) fn retire(&self) {
+        self.retired.set(true);
+        self.idle.borrow_mut().clear();
+        // Requests under way hold their streams; the connection ends with the last of them.
+        *self.h2.borrow_mut() = H2::None;
+    }
+
+    /// Closes what has been idle for too long.
+    pub(crate) fn sweep(&self, now: Instant) {
+        let limit = self.idle_limit;
+        self.idle
+            .borrow_mut()
+            .retain(|idle| now.saturating_duration_since(idle.since) < limit && !idle.sender.is_closed());
+        let unused = now.saturating_duration_since(self.used.get()) >= H2_IDLE;
+        let close = matches!(&*self.h2.borrow(), H2::Ready(sender) if unused || sender.is_closed());
+        if close {
+            *self.h2.borrow_mut() = H2::None;
+        }
+    }
+
+    /// Does it hold any connection for a next request?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.idle.borrow().is_empty() && matches!(&*self.h2.borrow(), H2::None)
+    }
+
+    /// Connects without HTTP.
+    pub(crate) async fn dial(&self, session: Option<Session>) -> Result<Io, Fault> {
+        connect::dial(&self.mesh, &self.target, session).await
+    }
+
+    /// Sends over HTTP/1. `alone`: on a connection that nobody used before and nobody will use after.
+    pub(crate) async fn send_h1(
+        self: &Rc<Self>,
+        mut request: Request<Body>,
+        alone: bool,
+    ) -> Result<Answered, Failed> {
+        let mut again = resendable(&request).then(|| copy_of(&request));
+        let mut fresh = alone;
+        loop {
+            let reused = if fresh { None } else { self.checkout().await };
+            let is_reused = reused.is_some();
+            let mut sender = match reused {
+                Some(sender) => sender,
+                None => match self.connect_h1().await {
+                    Ok(sender) => sender,
+                    Err(fault) => return Err(Failed::Unsent(fault, request)),
+                },
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    let lease = (!alone).then(|| Lease { pool: self.clone(), sender });
+                    return Ok(Answered { response, lease });
+                }
+                Err(mut error) => {
+                    let unanswered = self.unanswered(error.error());
+                    match (error.take_message(), again.take()) {
+                        // A reused connection was dying: nothing of the request was written.
+                        (Some(unsent), kept) if is_reused => (request, again) = (unsent, kept),
+                        (Some(unsent), _) => return Err(Failed::Unsent(unanswered.fault, unsent)),
+                        // It was written, no byte came back, and sending it twice does no harm.
+                        (None, Some(kept)) if is_reused && unanswered.lost => {
+                            (request, fresh) = (kept, true);
+                        }
+                        (None, _) => return Err(Failed::Sent(unanswered)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends over the one HTTP/2 connection.
+    pub(crate) async fn send_h2(self: &Rc<Self>, mut request: Request<Body>) -> Result<Answered, Failed> {
+        let again = request.body().is_empty().then(|| copy_of(&request));
+        for last in [false, true] {
+            let mut sender = match self.h2().await {
+                Ok(sender) => sender,
+                Err(fault) => return Err(Failed::Unsent(fault, request)),
+            };
+            let mut error = match sender.try_send_request(request).await {
+                Ok(response) => return Ok(Answered { response, lease: None }),
+                Err(error) => error,
+            };
+            let unanswered = self.unanswered(error.error());
+            request = match error.take_message() {
+                Some(unsent) if last => return Err(Failed::Unsent(unanswered.fault, unsent)),
+                Some(unsent) => unsent,
+                None => match &again {
+                    // The server says that it did not begin: a new connection may take it, whatever the method.
+                    Some(kept) if unanswered.unprocessed && !last => copy_of(kept),
+                    _ => return Err(Failed::Sent(unanswered)),
+                },
+            };
+            // A connection that refused this request would refuse the next.
+            let ready = matches!(&*self.h2.borrow(), H2::Ready(_));
+            if ready {
+                *self.h2.borrow_mut() = H2::None;
+            }
+        }
+        let fault = Fault::new(Code::Invariant).in_phase(Phase::Connect);
+        Err(Failed::Unsent(fault, request))
+    }
+
+    fn unanswered(&self, error: &hyper::Error) -> Unanswered {
+        client::unanswered(error, self.target.role, self.target.names)
+    }
+
+    /// The connection used last: the others may go on towards their idle limit.
+    async fn checkout(&self) -> Option<http1::SendRequest<Body>> {
+        loop {
+            let Idle { mut sender, since } = self.idle.borrow_mut().pop()?;
+            if since.elapsed() < self.idle_limit && sender.ready().await.is_ok() {
+                return Some(sender);
+            }
+        }
+    }
+
+    async fn connect_h1(&self) -> Result<http1::SendRequest<Body>, Fault> {
+        let io = self.dial(Some(Session::Http1)).await?;
+        client::http1(io).await.map_err(|error| self.unanswered(&error).fault)
+    }
+
+    async fn h2(self: &Rc<Self>) -> Result<http2::SendRequest<Body>, Fault> {
+        self.used.set(Instant::now());
+        let mut connecting = match &*self.h2.borrow() {
+            H2::Ready(sender) if !sender.is_closed() => return Ok(sender.clone()),
+            H2::Connecting(attempt) => Some(attempt.clone()),
+            _ => None,
+        };
+        let attempt = connecting.get_or_insert_with(|| self.start_h2());
+        let failed = match attempt.wait_for(Option::is_some).await {
+            Ok(done) => match &*done {
+                Some(Ok(sender)) => return Ok(sender.clone()),
+                Some(Err(record)) => record.clone(),
+                None => return Err(Fault::new(Code::Invariant).in_phase(Phase::Connect)),
+            },
+            // The attempt's task was dropped with its runtime.
+            Err(_) => return Err(Fault::new(Code::Draining).in_phase(Phase::Connect)),
+        };
+        let code = Code::find(&failed.code).unwrap_or(Code::Invariant);
+        let mut fault = Fault::new(code).peer(self.target.names);
+        if let Some(phase) = failed.phase {
+            fault = fault.in_phase(phase);
+        }
+        Err(fault.because(failed.as_cause()))
+    }
+
+    /// Starts the one attempt. It goes on when those who wait leave: others may come.
+    fn start_h2(
+        self: &Rc<Self>,
+    ) -> watch::Receiver<Option<Result<http2::SendRequest<Body>, Arc<FaultRecord>>>> {
+        let (done, attempt) = watch::channel(None);
+        *self.h2.borrow_mut() = H2::Connecting(attempt.clone());
+        let pool = self.clone();
+        tokio::task::spawn_local(async move {
+            let connected = async {
+                let io = pool.dial(Some(Session::Http2)).await?;
+                client::http2(io).await.map_err(|error| pool.unanswered(&error).fault)
+            };
+            let result = connected.await;
+            *pool.h2.borrow_mut() = match &result {
+                Ok(sender) if !pool.retired.get() => H2::Ready(sender.clone()),
+                _ => H2::None,
+            };
+            done.send_replace(Some(result.map_err(|fault| Arc::new(fault.record()))));
+        });
+        attempt
+    }
+}
+
+/// May it be sent a second time when a reused connection died without a byte in answer (RFC 9110, 9.2.2)?
+fn resendable(request: &Request<Body>) -> bool {
+    request.body().is_empty()
+        && matches!(
+            *request.method(),
+            Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE
+        )
+}
+
+/// The same request, whose body is empty.
+fn copy_of(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}

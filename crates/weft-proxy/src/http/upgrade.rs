@@ -1,0 +1,34 @@
+//! Connections that stop being HTTP: WebSocket and other upgrades, CONNECT.
+
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use std::rc::Rc;
+use weft_fault::{Code, Fault, Phase};
+use weft_net::copy;
+
+use crate::{drain, record::Story};
+
+/// Once both ends have agreed, copies bytes between them, in a task of its own that belongs to the connection's story.
+pub(crate) fn bridge(client: OnUpgrade, server: OnUpgrade, story: Rc<Story>, drain: drain::Watch) {
+    tokio::task::spawn_local(async move {
+        let copying = async {
+            let (client, server) = tokio::try_join!(client, server)
+                .map_err(|error| Fault::new(Code::NetworkIo).in_phase(Phase::Copy).because(error))?;
+            let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+            story.event(Phase::Copy, "upgraded");
+            copy::both_ways(&mut client, &mut server, &mut |_, _| {})
+                .await
+                .map_err(|error| Fault::new(Code::NetworkIo).in_phase(Phase::Copy).because(error))
+        };
+        let ended = tokio::select! {
+            biased;
+            () = drain.stopped() => Err(Fault::new(Code::Draining).in_phase(Phase::Copy)),
+            ended = copying => ended,
+        };
+        match ended {
+            Ok(()) => story.event(Phase::Copy, "upgraded connection ended"),
+            // Resets are how many WebSocket clients leave; the story keeps them, the log need not.
+            Err(fault) => story.fault(&fault),
+        }
+    });
+}

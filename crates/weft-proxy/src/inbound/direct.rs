@@ -1,0 +1,129 @@
+//! Connections to the proxy's own port: from other proxies, over mTLS, with a transport header that names the target.
+
+use super::{Connection, Worker, http, is_own_name, opaque, own_handshake};
+use crate::{
+    deadline::within,
+    detect::{self, Protocol},
+    io::Io,
+    metrics::{Count, labels::Labels},
+    record::Story,
+};
+use std::{net::SocketAddr, rc::Rc, time::Instant};
+use tokio::net::TcpStream;
+use weft_fault::{Code, Fault, Phase};
+use weft_model::{identity::ClientTls, inbound::Protocol as PolicyProtocol};
+use weft_net::prefixed::Prefixed;
+use weft_tls::hello::Hello;
+use weft_wire::transport_header::{MAX_BYTES, Session, TransportHeader};
+
+pub(super) async fn relay(
+    worker: Rc<Worker>,
+    mut stream: Prefixed<TcpStream>,
+    client: SocketAddr,
+    local: SocketAddr,
+    story: Rc<Story>,
+) -> Result<(), Fault> {
+    let mesh = worker.mesh.clone();
+    let limit = mesh.config.inbound.detect_timeout;
+
+    // 1. A ClientHello for this workload's own name, and nothing else.
+    let hello = detect::client_hello(&mut stream, limit).await.map_err(|fault| fault.peer(client))?;
+    let foreign = |seen: &str| {
+        let fault = Fault::new(Code::ForeignServerName).in_phase(Phase::TlsAccept).peer(client);
+        fault.fact("expected", &mesh.config.identity.server_name).fact("seen", seen)
+    };
+    match hello {
+        Hello::Client { sni: Some(sni) } if is_own_name(&mesh, &sni) => {}
+        Hello::Client { sni } => return Err(foreign(sni.as_deref().unwrap_or("no server name"))),
+        Hello::NotTls | Hello::Incomplete => {
+            let fault = Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept);
+            return Err(fault.peer(client).fact("client", "plaintext"));
+        }
+    }
+
+    // 2. Mutual TLS and the promise of a transport header.
+    let (mut io, identity, transport) = own_handshake(&mesh, stream, true, limit, client).await?;
+    story.tls("mutual");
+    let Some(identity) = identity else {
+        return Err(Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept).peer(client));
+    };
+    story.client_identity(&identity);
+    if !transport {
+        let fault = Fault::new(Code::TransportHeaderMissing).in_phase(Phase::TransportHeader);
+        return Err(fault.peer(client).fact("client", &identity));
+    }
+
+    // 3. The header.
+    let begun = Instant::now();
+    let header = within(limit, read_header(&mut io)).await.unwrap_or_else(|late| {
+        Err(Fault::new(Code::TransportHeaderMissing).fact("waited_ms", late.waited.as_millis()))
+    });
+    let header = header.map_err(|fault| fault.in_phase(Phase::TransportHeader).peer(client))?;
+    mesh.metrics.phase(Phase::TransportHeader, begun.elapsed());
+    let session = match header.session {
+        None => "opaque",
+        Some(Session::Http1) => "http/1",
+        Some(Session::Http2) => "http/2",
+    };
+    let labels = Labels::new()
+        .with("session_protocol", session)
+        .with("target_port", header.port)
+        .with("client_id", &identity);
+    mesh.metrics.counter(Count::TransportHeaderConnections, &labels).add(1);
+    if let Some(name) = header.name {
+        return Err(Fault::new(Code::TransportHeaderInvalid)
+            .in_phase(Phase::TransportHeader)
+            .peer(client)
+            .fact("target", name)
+            .fact("reason", "this proxy is no gateway"));
+    }
+    story.event(Phase::TransportHeader, format!("for port {} ({session})", header.port));
+
+    // 4. Local delivery, under the policy of the port that the header names.
+    let app = SocketAddr::new(local.ip(), header.port);
+    if mesh.config.is_own_listener(app) {
+        return Err(Fault::new(Code::ConnectionLoop).in_phase(Phase::TransportHeader).peer(client));
+    }
+    let policy = mesh.discovery.inbound(header.port);
+    let opaque_port = policy.borrow().protocol == PolicyProtocol::Opaque;
+    let connection = Connection { worker, story, client, tls: ClientTls::Terminated(Some(identity)), app };
+    match header.session {
+        Some(session) if !opaque_port => {
+            let protocol = match session {
+                Session::Http1 => Protocol::Http1,
+                Session::Http2 => Protocol::Http2,
+            };
+            connection.story.protocol(protocol.as_str());
+            http::relay(connection, io, protocol, policy).await
+        }
+        // What the port declares wins over what the client found: opaque bytes are moved untouched.
+        _ => {
+            connection.story.protocol(Protocol::Opaque.as_str());
+            opaque::relay(connection, io, policy).await
+        }
+    }
+}
+
+async fn read_header(io: &mut Io) -> Result<TransportHeader, Fault> {
+    let stream = io.stream();
+    loop {
+        match TransportHeader::decode(stream.prefix()) {
+            Ok(Some((header, length))) => {
+                stream.consume(length);
+                return Ok(header);
+            }
+            Ok(None) if stream.prefix().len() <= MAX_BYTES => {}
+            Ok(None) => return Err(Fault::new(Code::TransportHeaderInvalid).fact("reason", "too long")),
+            Err(bad) => return Err(Fault::new(Code::TransportHeaderInvalid).because(bad)),
+        }
+        let read = stream.fill(1024).await;
+        match read {
+            Ok(0) => {
+                let bytes = stream.prefix().len();
+                return Err(Fault::new(Code::TransportHeaderMissing).fact("bytes", bytes));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(Fault::new(Code::NetworkIo).because(error)),
+        }
+    }
+}

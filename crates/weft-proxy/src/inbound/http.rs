@@ -1,0 +1,328 @@
+//! Inbound HTTP: every request is decided on its own.
+
+use super::Connection;
+use crate::{
+    detect::Protocol,
+    http::{
+        body::{Body, Watch, grpc_status},
+        client::Unanswered,
+        filters::{self, Outcome},
+        headers::{self, View},
+        orig_proto,
+        pool::Failed,
+        respond::{Audience, Detail, refusal},
+        server::{self, Closing, Service},
+        upgrade,
+    },
+    io::Io,
+    latest::Latest,
+    metrics::{
+        Count,
+        labels::Labels,
+        series::{Counter, HttpSeries},
+    },
+    report::{self, Who},
+};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use std::{cell::RefCell, error::Error, rc::Rc, sync::Arc, time::Instant};
+use tokio::sync::watch;
+use weft_fault::{Code, Fault, Phase};
+use weft_model::{
+    identity::ClientTls,
+    inbound::{Caller, DenyReason, Permit, ServerPolicy, authorize_http},
+    meta::Meta,
+};
+use weft_wire::record::Direction;
+
+/// The HTTP side of one connection.
+struct Requests {
+    connection: Connection,
+    policy: Latest<ServerPolicy>,
+    /// The value of `l5d-client-id`.
+    client_id: Option<HeaderValue>,
+    detail: Detail,
+    closing: Closing,
+    counted: RefCell<Vec<Counted>>,
+}
+
+/// The counters of one permit, so that a request formats no label.
+struct Counted {
+    server: Arc<Meta>,
+    authorization: Arc<Meta>,
+    route: Option<Arc<Meta>>,
+    allowed: Arc<Counter>,
+    series: Arc<HttpSeries>,
+}
+
+/// More permits than this on one connection: the oldest counters are looked up again.
+const COUNTED: usize = 32;
+
+pub(super) async fn relay(
+    connection: Connection,
+    mut io: Io,
+    protocol: Protocol,
+    policy: watch::Receiver<Arc<ServerPolicy>>,
+) -> Result<(), Fault> {
+    let mesh = connection.worker.mesh.clone();
+    let policy = Latest::new(policy);
+    connection.count(&mut io, &policy.get());
+    let client_id = connection.tls.client_id().and_then(|id| HeaderValue::from_str(id.as_str()).ok());
+    let meshed = matches!(connection.tls, ClientTls::Terminated(_));
+    let requests = Rc::new(Requests {
+        connection,
+        policy,
+        client_id,
+        // Strangers learn the code and no more: it tells a mesh peer that came in plaintext by mistake what to doubt.
+        detail: if meshed { Detail::Full } else { Detail::Code },
+        closing: Closing::default(),
+        counted: RefCell::default(),
+    });
+    server::serve(io, protocol, &mesh.config.inbound.h2, &mesh.drain, requests).await
+}
+
+/// Why a request was not answered by the application.
+enum NoAnswer {
+    Fault(Fault),
+    /// The application reset the stream: the client is told the same.
+    Reset(h2::Reason),
+}
+
+impl From<Fault> for NoAnswer {
+    fn from(fault: Fault) -> Self {
+        NoAnswer::Fault(fault)
+    }
+}
+
+impl Service for Requests {
+    async fn call(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
+        let begun = Instant::now();
+        let audience =
+            Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };
+        let connection = &self.connection;
+        match self.answer(request, begun, audience.grpc).await {
+            Ok(response) => {
+                connection.story.request(response.status().as_u16());
+                Ok(response)
+            }
+            Err(NoAnswer::Reset(reason)) => Err(Box::new(h2::Error::from(reason))),
+            Err(NoAnswer::Fault(fault)) => {
+                let who = Who { client: connection.client, target: &connection.app };
+                let metrics = &connection.worker.mesh.metrics;
+                report::request_failed(metrics, &connection.story, Direction::Inbound, who, &fault);
+                let response = refusal(&fault, audience);
+                connection.story.request(response.status().as_u16());
+                if crate::http::respond::closes(fault.code()) {
+                    self.closing.close();
+                }
+                Ok(response)
+            }
+        }
+    }
+
+    fn closing(&self) -> &Closing {
+        &self.closing
+    }
+}
+
+/// One request counts as in flight until its response's head.
+struct InFlight<'a>(&'a std::cell::Cell<usize>);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Requests {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        begun: Instant,
+        is_grpc: bool,
+    ) -> Result<Response<Body>, NoAnswer> {
+        let connection = &self.connection;
+        let worker = &connection.worker;
+        let _in_flight = self.admit()?;
+        let mut request = request;
+
+        // 1. What was sent, before a proxy carried it over HTTP/2?
+        let carried =
+            if request.version() == Version::HTTP_2 { orig_proto::restore(&mut request) } else { None };
+
+        // 2. May it? One immutable view for the whole decision.
+        let policy = self.policy.get();
+        let (permit, filters) = self.authorize(&policy, &request)?;
+        let counted = self.counters(&permit);
+        counted.0.add(1);
+        counted.1.request();
+
+        // 3. What the route changes, and what ends at this hop.
+        let prefix = filters.and_then(|rule| filters::prefix_of(&rule.matches, request.uri().path()));
+        let filters = filters.map_or(&[][..], |rule| rule.filters.as_slice());
+        let prefix = prefix.map(str::to_owned);
+        match filters::request(filters, &mut request, prefix.as_deref()) {
+            Outcome::Forward => {}
+            Outcome::Answer(response) => return Ok(*response),
+            Outcome::Refuse(fault) => return Err(fault.into()),
+        }
+        let upgrades = carried.is_none() && headers::wants_upgrade(&request);
+        let connects = upgrades && request.method() == Method::CONNECT;
+        let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
+        self.own_headers(&mut request, upgrades);
+
+        // 4. The application.
+        let app = worker.app(connection.app);
+        let version = request.version();
+        let request = request.map(Body::incoming);
+        let sent = if version == Version::HTTP_2 {
+            app.send_h2(request).await
+        } else {
+            app.send_h1(request, upgrades || version == Version::HTTP_10).await
+        };
+        let answered = sent.map_err(|failed| self.failed(failed, version))?;
+
+        // 5. Its answer, watched to the last byte.
+        let mut response = answered.response;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            || (connects && response.status().is_success())
+        {
+            let server = hyper::upgrade::on(&mut response);
+            if let Some(client) = client_upgrade {
+                upgrade::bridge(client, server, connection.story.clone(), worker.mesh.drain.clone());
+            }
+            return Ok(response.map(Body::incoming));
+        }
+        headers::strip_hop_by_hop(response.headers_mut(), false);
+        // These are the mesh's words: an application must not be able to speak for its proxy.
+        response.headers_mut().remove(headers::PROXY_ERROR);
+        response.headers_mut().remove(headers::PROXY_CONNECTION);
+        filters::response(filters, response.headers_mut());
+        if carried.is_some() {
+            orig_proto::mark_response(&mut response);
+        }
+        let watch = Box::new(Watch {
+            series: counted.1,
+            begun,
+            status: response.status().as_u16(),
+            grpc: if is_grpc { grpc_status(response.headers()) } else { None },
+            is_grpc,
+            lease: answered.lease,
+            load: None,
+            idle: None,
+        });
+        Ok(response.map(|body| Body::incoming(body).watched(watch)))
+    }
+
+    fn admit(&self) -> Result<InFlight<'_>, Fault> {
+        let worker = &self.connection.worker;
+        let limit = worker.mesh.config.inbound.max_in_flight;
+        let now = worker.in_flight.get();
+        if now >= limit {
+            return Err(Fault::new(Code::Overloaded).in_phase(Phase::Queue).fact("limit", limit));
+        }
+        worker.in_flight.set(now + 1);
+        Ok(InFlight(&worker.in_flight))
+    }
+
+    fn authorize<'p>(
+        &self,
+        policy: &'p ServerPolicy,
+        request: &Request<Incoming>,
+    ) -> Result<(Permit, Option<&'p weft_model::inbound::Rule>), Fault> {
+        let connection = &self.connection;
+        let caller = Caller { addr: connection.client.ip(), tls: &connection.tls };
+        let host = headers::host(headers::authority(request).unwrap_or_default());
+        let view = View(request.headers());
+        match authorize_http(policy, &caller, &headers::parts(request, &host, &view)) {
+            Ok((permit, chosen)) => Ok((permit, chosen.map(|chosen| chosen.rule))),
+            Err(denied) => {
+                let family = match denied.reason {
+                    DenyReason::NoRoute => Count::InboundHttpRouteNotFound,
+                    _ => Count::InboundHttpAuthzDeny,
+                };
+                let mut labels = Labels::new()
+                    .with("target_addr", connection.app)
+                    .policy("srv", &policy.meta)
+                    .client_tls(&connection.tls);
+                if let Some(route) = &denied.route {
+                    labels = labels.policy("route", route);
+                }
+                connection.worker.mesh.metrics.counter(family, &labels).add(1);
+                connection.story.decided(&policy.meta, None);
+                Err(connection.denied(&denied))
+            }
+        }
+    }
+
+    /// The counters that belong to a permit; also tells the story when another one decided than before.
+    fn counters(&self, permit: &Permit) -> (Arc<Counter>, Arc<HttpSeries>) {
+        let mut all = self.counted.borrow_mut();
+        let found = all.iter().find(|c| {
+            c.authorization == *permit.authorization()
+                && c.server == *permit.server()
+                && c.route.as_ref() == permit.route()
+        });
+        if let Some(found) = found {
+            return (found.allowed.clone(), found.series.clone());
+        }
+        let connection = &self.connection;
+        connection.story.decided(permit.server(), Some(permit.authorization()));
+        let mut labels = Labels::new()
+            .with("target_addr", connection.app)
+            .policy("srv", permit.server())
+            .policy("authz", permit.authorization())
+            .client_tls(&connection.tls);
+        if let Some(route) = permit.route() {
+            labels = labels.policy("route", route);
+        }
+        let metrics = &connection.worker.mesh.metrics;
+        let allowed = metrics.counter(Count::InboundHttpAuthzAllow, &labels);
+        let series = metrics.http(&labels.with("direction", "inbound"));
+        if all.len() == COUNTED {
+            all.remove(0);
+        }
+        all.push(Counted {
+            server: permit.server().clone(),
+            authorization: permit.authorization().clone(),
+            route: permit.route().cloned(),
+            allowed: allowed.clone(),
+            series: series.clone(),
+        });
+        (allowed, series)
+    }
+
+    fn own_headers(&self, request: &mut Request<Incoming>, upgrades: bool) {
+        let headers = request.headers_mut();
+        headers::strip_hop_by_hop(headers, upgrades);
+        headers.remove(headers::PROXY_ERROR);
+        headers.remove(headers::PROXY_CONNECTION);
+        headers.remove(headers::DST_CANONICAL);
+        if let Some(id) = headers.remove(headers::CONNECTION_ID)
+            && let Ok(id) = id.to_str()
+        {
+            self.connection.story.peer_id(id);
+        }
+        match &self.client_id {
+            Some(id) => {
+                headers.insert(headers::CLIENT_ID, id.clone());
+            }
+            None => {
+                headers.remove(headers::CLIENT_ID);
+            }
+        }
+    }
+
+    fn failed(&self, failed: Failed, version: Version) -> NoAnswer {
+        match failed {
+            Failed::Unsent(fault, _) => fault.about(self.connection.app).into(),
+            Failed::Sent(Unanswered { reset: Some(reason), .. }) if version == Version::HTTP_2 => {
+                NoAnswer::Reset(reason)
+            }
+            Failed::Sent(unanswered) => unanswered.fault.about(self.connection.app).into(),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Inbound: one accepted connection, from `accept` to its last byte. Read top to bottom.
+
+mod direct;
+mod http;
+mod opaque;
+mod refuse;
+
+use crate::{
+    accept,
+    connect::{Role, Target},
+    deadline::within,
+    detect::{self, Protocol},
+    http::pool::Pool,
+    io::{Io, Transport},
+    mesh::Mesh,
+    metrics::labels::Labels,
+    record::Story,
+    report::{self, Who},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::net::TcpStream;
+use weft_fault::{Code, Fault, Phase};
+use weft_model::{
+    identity::{ClientTls, NoTls},
+    inbound::{Protocol as PolicyProtocol, ServerPolicy},
+};
+use weft_net::{
+    prefixed::Prefixed,
+    socket::{self, Accepted, Listener},
+};
+use weft_tls::{handshake, hello::Hello};
+use weft_wire::record::Direction;
+
+/// What the inbound connections of one worker share.
+pub(crate) struct Worker {
+    pub(crate) mesh: Arc<Mesh>,
+    apps: RefCell<HashMap<SocketAddr, Rc<Pool>>>,
+    pub(crate) in_flight: Cell<usize>,
+}
+
+/// A connection that was accepted and understood so far.
+pub(crate) struct Connection {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) story: Rc<Story>,
+    pub(crate) client: SocketAddr,
+    pub(crate) tls: ClientTls,
+    /// The application's address.
+    pub(crate) app: SocketAddr,
+}
+
+/// Connections of pods come and go; a pool that nobody used for a while is given up.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Serves a listener on this worker until the drain is over. Must run in a local runtime: connections stay on it.
+pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {
+    let worker = Rc::new(Worker { mesh: mesh.clone(), apps: RefCell::default(), in_flight: Cell::new(0) });
+    let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
+    accept::run(listener, mesh.drain.clone(), |accepted| connection(worker.clone(), accepted)).await;
+    sweeping.abort();
+}
+
+async fn sweep(worker: Rc<Worker>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let now = Instant::now();
+        worker.apps.borrow_mut().retain(|_, pool| {
+            pool.sweep(now);
+            Rc::strong_count(pool) > 1 || !pool.is_empty()
+        });
+    }
+}
+
+/// One connection; its story ends exactly once.
+async fn connection(worker: Rc<Worker>, accepted: Accepted) {
+    let mesh = worker.mesh.clone();
+    let dst = accepted.original_dst.unwrap_or(accepted.local);
+    let client = accepted.client;
+    let story = Rc::new(mesh.recorder.story(Direction::Inbound, client, Some(dst)));
+    let ended = tokio::select! {
+        biased; // a drain must never be recorded as a reset
+        () = mesh.drain.stopped() => Err(Fault::new(Code::Draining).in_phase(Phase::Accept)),
+        ended = relay(worker, accepted, dst, story.clone()) => ended,
+    };
+    let how = match &ended {
+        Ok(()) => "closed",
+        Err(fault) => {
+            let who = Who { client, target: &dst };
+            report::connection_failed(&mesh.metrics, &story, Direction::Inbound, who, fault);
+            fault.code().id()
+        }
+    };
+    story.ended(how);
+}
+
+/// The inbound data path. Each `?` returns a `Fault`: stable code, evidence, cause chain.
+async fn relay(
+    worker: Rc<Worker>,
+    accepted: Accepted,
+    dst: SocketAddr,
+    story: Rc<Story>,
+) -> Result<(), Fault> {
+    let config = &worker.mesh.config;
+    let (client, local) = (accepted.client, accepted.local);
+    let stream = Prefixed::new(accepted.stream);
+
+    // 1. Where was it going? The proxy's own port takes what other proxies send under a transport header.
+    if dst.port() == config.inbound.listen.port() {
+        return Box::pin(direct::relay(worker, stream, client, local, story)).await;
+    }
+    if !config.inbound.ips.is_empty() && !config.inbound.ips.contains(&dst.ip()) && !dst.ip().is_loopback() {
+        return Err(Fault::new(Code::NotOurAddress)
+            .in_phase(Phase::Accept)
+            .peer(client)
+            .fact("address", dst));
+    }
+
+    // 2. One policy watch for the whole connection.
+    let policy = worker.mesh.discovery.inbound(dst.port());
+    let now = policy.borrow().clone();
+
+    // 3. An opaque port: bytes are moved untouched, TLS and all.
+    if now.protocol == PolicyProtocol::Opaque {
+        let tls = ClientTls::None(NoTls::PortSkipped);
+        let io = Io::new(stream.map(Transport::Plain));
+        let connection = Connection { worker, story, client, tls, app: dst };
+        return Box::pin(opaque::relay(connection, io, policy)).await;
+    }
+
+    // 4. TLS: is it meant for this workload, for the application, or is there none?
+    let (io, tls) = authenticate(&worker.mesh, stream, client, &story).await?;
+    let connection = Connection { worker, story, client, tls, app: dst };
+
+    // 5. Which protocol is inside?
+    let (io, protocol) = understand(&connection, io, &now).await?;
+    connection.story.protocol(protocol.as_str());
+
+    // 6. Decide and forward: per connection, or per request.
+    match protocol {
+        Protocol::Opaque => Box::pin(opaque::relay(connection, io, policy)).await,
+        Protocol::Http1 | Protocol::Http2 => http::relay(connection, io, protocol, policy).await,
+    }
+}
+
+/// TLS detection and, where the client asks for this workload's own name, the handshake.
+async fn authenticate(
+    mesh: &Arc<Mesh>,
+    mut stream: Prefixed<TcpStream>,
+    client: SocketAddr,
+    story: &Story,
+) -> Result<(Io, ClientTls), Fault> {
+    let limit = mesh.config.inbound.detect_timeout;
+    let begun = Instant::now();
+    let hello = detect::client_hello(&mut stream, limit).await.map_err(|fault| fault.peer(client))?;
+    mesh.metrics.phase(Phase::Detect, begun.elapsed());
+    let plain = |stream: Prefixed<TcpStream>| Io::new(stream.map(Transport::Plain));
+    match hello {
+        Hello::Client { sni: Some(sni) } if is_own_name(mesh, &sni) => {
+            let handshake = own_handshake(mesh, stream, false, limit, client);
+            let (io, identity, _) = Box::pin(handshake).await?;
+            story.tls("mutual");
+            if let Some(id) = &identity {
+                story.client_identity(id);
+            }
+            Ok((io, ClientTls::Terminated(identity)))
+        }
+        Hello::Client { sni: Some(sni) } => {
+            story.tls("passthrough");
+            Ok((plain(stream), ClientTls::Passthrough { sni }))
+        }
+        Hello::Client { sni: None } | Hello::NotTls | Hello::Incomplete => {
+            let reason = if client.ip().is_loopback() { NoTls::Loopback } else { NoTls::NoTlsFromRemote };
+            story.tls(reason.as_str());
+            Ok((plain(stream), ClientTls::None(reason)))
+        }
+    }
+}
+
+fn is_own_name(mesh: &Mesh, sni: &str) -> bool {
+    mesh.config.identity.server_name.as_str().eq_ignore_ascii_case(sni)
+}
+
+/// Terminates TLS, waiting for the first certificate if there is none yet. The third value: a transport header follows.
+async fn own_handshake(
+    mesh: &Arc<Mesh>,
+    stream: Prefixed<TcpStream>,
+    direct: bool,
+    limit: Duration,
+    client: SocketAddr,
+) -> Result<(Io, Option<weft_model::identity::Identity>, bool), Fault> {
+    let begun = Instant::now();
+    let accepting = async {
+        let credentials = match mesh.identity.current() {
+            Some(credentials) => Some(credentials),
+            None => mesh.identity.clone().changed().await,
+        };
+        let credentials = credentials.ok_or(Code::NoCertificateYet)?;
+        handshake::accept(&credentials, direct, stream).await
+    };
+    let accepted = within(limit, accepting).await.map_err(|late| {
+        let has = mesh.identity.current().is_some();
+        let code = if has { Code::HandshakeTimeout } else { Code::NoCertificateYet };
+        Fault::new(code).in_phase(Phase::TlsAccept).fact("waited_ms", late.waited.as_millis())
+    });
+    let accepted = accepted.and_then(|inner| inner).map_err(|fault| fault.peer(client))?;
+    mesh.metrics.phase(Phase::TlsAccept, begun.elapsed());
+    let transport = Transport::Accepted(Box::new(accepted.stream));
+    Ok((Io::new(Prefixed::new(transport)), accepted.client, accepted.transport))
+}
+
+/// What the policy says about the protocol, and what the bytes say where it leaves that open.
+async fn understand(
+    connection: &Connection,
+    mut io: Io,
+    policy: &ServerPolicy,
+) -> Result<(Io, Protocol), Fault> {
+    if matches!(connection.tls, ClientTls::Passthrough { .. }) {
+        return Ok((io, Protocol::Opaque));
+    }
+    let meshed = matches!(connection.tls, ClientTls::Terminated(_));
+    let protocol = match &policy.protocol {
+        PolicyProtocol::Opaque | PolicyProtocol::Tls => Protocol::Opaque,
+        PolicyProtocol::Http2(_) | PolicyProtocol::Grpc(_) => Protocol::Http2,
+        PolicyProtocol::Http1(_) if !meshed => Protocol::Http1,
+        // Peers carry HTTP/1 over HTTP/2: look.
+        PolicyProtocol::Http1(_) => {
+            let limit = connection.worker.mesh.config.inbound.detect_timeout;
+            match detect::protocol(io.stream(), limit).await?.0 {
+                Protocol::Http2 => Protocol::Http2,
+                Protocol::Http1 | Protocol::Opaque => Protocol::Http1,
+            }
+        }
+        PolicyProtocol::Detect { timeout, .. } => {
+            let begun = Instant::now();
+            let (protocol, late) = detect::protocol(io.stream(), *timeout).await?;
+            connection.worker.mesh.metrics.phase(Phase::Detect, begun.elapsed());
+            if let Some(late) = late {
+                connection.story.event(
+                    Phase::Detect,
+                    format!("no protocol told after {} ms: treated as opaque", late.waited.as_millis()),
+                );
+            }
+            protocol
+        }
+    };
+    Ok((io, protocol))
+}
+
+impl Connection {
+    /// Counts the connection in the TCP families from now on.
+    pub(crate) fn count(&self, io: &mut Io, policy: &ServerPolicy) {
+        let labels = Labels::new()
+            .with("direction", "inbound")
+            .with("peer", "src")
+            .with("target_addr", self.app)
+            .client_tls(&self.tls)
+            .policy("srv", &policy.meta);
+        io.count(self.worker.mesh.metrics.tcp(&labels).open());
+    }
+}
+
+impl Worker {
+    /// The connections to one port of the application.
+    pub(crate) fn app(self: &Rc<Self>, addr: SocketAddr) -> Rc<Pool> {
+        if let Some(pool) = self.apps.borrow().get(&addr) {
+            return pool.clone();
+        }
+        let config = &self.mesh.config.inbound;
+        let labels = Labels::new()
+            .with("direction", "inbound")
+            .with("peer", "dst")
+            .with("target_addr", addr)
+            .server_tls(Err(NoTls::Loopback));
+        let target = Target {
+            addr,
+            names: addr,
+            role: Role::App,
+            tls: None,
+            limit: config.connect_timeout,
+            options: socket::Options {
+                keepalive: config.sockets.connect_keepalive,
+                user_timeout: config.sockets.connect_user_timeout,
+                mark: None,
+            },
+            series: self.mesh.metrics.tcp(&labels),
+        };
+        let pool =
+            Pool::new(self.mesh.clone(), target, config.pool_idle_timeout, config.max_idle_per_endpoint);
+        self.apps.borrow_mut().insert(addr, pool.clone());
+        pool
+    }
+}

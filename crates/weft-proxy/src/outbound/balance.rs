@@ -1,0 +1,217 @@
+//! Choosing an endpoint of a name, and saying why there is none.
+
+use super::{
+    Worker,
+    endpoint::{Down, Member},
+};
+use crate::{
+    deadline::within,
+    discovery::{EndpointsState, Lookup},
+    latest::Latest,
+    metrics::{Level, labels::Labels, series::Gauge},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+use weft_fault::{Code, Fault, Phase};
+use weft_model::{
+    balance::pick_two,
+    identity::Unknown,
+    outbound::{ConnectionKey, Endpoints, EwmaConfig},
+};
+
+/// The endpoints of one name on one worker.
+pub(crate) struct Balancer {
+    pub(crate) path: String,
+    ewma: EwmaConfig,
+    state: Latest<EndpointsState>,
+    /// The state that `members` were made of.
+    seen: RefCell<Option<Arc<EndpointsState>>>,
+    members: RefCell<Vec<Rc<Member>>>,
+    pub(crate) used: Cell<Instant>,
+    gauge: Arc<Gauge>,
+}
+
+impl Balancer {
+    pub(crate) fn new(worker: &Worker, path: &str, ewma: EwmaConfig) -> Rc<Self> {
+        let labels = Labels::new().with("backend", path);
+        Rc::new(Balancer {
+            path: path.to_owned(),
+            ewma,
+            state: Latest::new(worker.mesh.discovery.endpoints(path)),
+            seen: RefCell::default(),
+            members: RefCell::default(),
+            used: Cell::new(Instant::now()),
+            gauge: worker.mesh.metrics.gauge(Level::BalancerEndpoints, &labels),
+        })
+    }
+
+    /// Takes in the newest answer. Endpoints that are gone, or whose connections must be others now, are retired: what is
+    /// under way ends in peace, idle connections close at once.
+    pub(crate) fn refresh(&self, worker: &Worker) -> Arc<EndpointsState> {
+        let state = self.state.get();
+        if self.seen.borrow().as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &state)) {
+            return state;
+        }
+        let endpoints = match &state.lookup {
+            Lookup::Answered(Endpoints::Known(endpoints)) => endpoints.as_slice(),
+            // A name that was known and is not any more: what was there is not dialled again.
+            Lookup::Answered(Endpoints::NoSuchService) => &[],
+            // No news: what is known stays in use.
+            Lookup::Pending(_) | Lookup::Refused(_) => return state,
+        };
+        let strictness = self.seen.borrow().as_ref().map(|seen| seen.strict);
+        let mut old: HashMap<ConnectionKey, Rc<Member>> = self
+            .members
+            .take()
+            .into_iter()
+            .map(|member| (member.endpoint().connection_key(), member))
+            .collect();
+        let mut members = Vec::with_capacity(endpoints.len());
+        for endpoint in endpoints {
+            let kept = old.remove(&endpoint.connection_key());
+            // Strictness decides whether an unknown identity may be dialled, so a change makes it another member.
+            let member = match kept.filter(|_| strictness == Some(state.strict)) {
+                Some(member) => {
+                    member.relabel(&worker.mesh, endpoint, &self.path);
+                    member
+                }
+                None => Member::new(worker, endpoint.clone(), &self.path, state.strict, self.ewma),
+            };
+            members.push(member);
+        }
+        for gone in old.values() {
+            if let Ok(pool) = &gone.pool {
+                pool.retire();
+            }
+        }
+        self.gauge.set(i64::try_from(members.len()).unwrap_or(i64::MAX));
+        *self.members.borrow_mut() = members;
+        *self.seen.borrow_mut() = Some(state.clone());
+        state
+    }
+
+    /// Is there any hope of serving a request? A name that is known to have nothing is not.
+    pub(crate) fn may_serve(&self, worker: &Worker) -> bool {
+        match &self.refresh(worker).lookup {
+            Lookup::Pending(_) => true,
+            Lookup::Answered(Endpoints::Known(endpoints)) if endpoints.is_empty() => false,
+            Lookup::Answered(Endpoints::Known(_)) => {
+                let now = Instant::now();
+                self.members.borrow().iter().any(|m| m.is_up(now) || m.is_last_resort(now))
+            }
+            Lookup::Answered(Endpoints::NoSuchService) => false,
+            Lookup::Refused(_) => !self.members.borrow().is_empty(),
+        }
+    }
+
+    /// All endpoints, for who must look at each.
+    pub(crate) fn members(&self) -> Vec<Rc<Member>> {
+        self.members.borrow().clone()
+    }
+
+    /// An endpoint that was not tried yet. Waits for the first answer to the name at most `limit`; where the answer is
+    /// known to be of no use, fails at once and says why.
+    pub(crate) async fn pick(
+        &self,
+        worker: &Worker,
+        tried: &[Rc<Member>],
+        limit: Duration,
+    ) -> Result<Rc<Member>, Fault> {
+        self.used.set(Instant::now());
+        let mut state = self.refresh(worker);
+        if matches!(state.lookup, Lookup::Pending(_)) && self.members.borrow().is_empty() {
+            let mut watch = self.state.watch();
+            let answered = async {
+                let answer = watch.wait_for(|state| !matches!(state.lookup, Lookup::Pending(_))).await;
+                answer.is_ok()
+            };
+            // Late or not: the state itself says what there is.
+            let _in_time = within(limit, answered).await;
+            state = self.refresh(worker);
+        }
+        self.choose(worker, tried).ok_or_else(|| self.nothing(&state, tried))
+    }
+
+    fn choose(&self, worker: &Worker, tried: &[Rc<Member>]) -> Option<Rc<Member>> {
+        let members = self.members.borrow();
+        let now = Instant::now();
+        let untried = |member: &Rc<Member>| !tried.iter().any(|t| Rc::ptr_eq(t, member));
+        let now_us = worker.now_us();
+        // The ordinary case, without an allocation: two random endpoints, both up.
+        if tried.is_empty()
+            && let Some(at) = pick_two(members.len(), below, |at| members[at].cost(now_us))
+            && members[at].is_up(now)
+        {
+            return Some(members[at].clone());
+        }
+        let up: Vec<_> = members.iter().filter(|m| untried(m) && m.is_up(now)).collect();
+        if let Some(at) = pick_two(up.len(), below, |at| up[at].cost(now_us)) {
+            return Some(up[at].clone());
+        }
+        // Nothing is up: the one that was tried longest ago.
+        let oldest = |m: &&Rc<Member>| m.down().map(|down| down.tried);
+        members.iter().filter(|m| untried(m) && m.is_last_resort(now)).min_by_key(oldest).cloned()
+    }
+
+    /// Why there is no endpoint, with counts and ages.
+    pub(crate) fn nothing(&self, state: &EndpointsState, tried: &[Rc<Member>]) -> Fault {
+        let age = state.since.elapsed();
+        let since = SystemTime::now() - age;
+        let fault = |code| {
+            Fault::new(code).in_phase(Phase::Queue).about(&self.path).fact("known_ms", age.as_millis())
+        };
+        match &state.lookup {
+            Lookup::Answered(Endpoints::NoSuchService) => return fault(Code::ServiceUnknown).since(since),
+            Lookup::Answered(Endpoints::Known(endpoints)) if endpoints.is_empty() => {
+                return fault(Code::NoEndpoints).since(since);
+            }
+            Lookup::Refused(record) if self.members.borrow().is_empty() => {
+                return fault(Code::DiscoveryRefused).because(record.as_cause());
+            }
+            Lookup::Pending(last) if self.members.borrow().is_empty() => {
+                let fault = fault(Code::Unresolved);
+                return match last {
+                    Some(record) => fault.because(record.as_cause()),
+                    None => fault,
+                };
+            }
+            _ => {}
+        }
+        let members = self.members.borrow();
+        let unknown: Vec<Unknown> = members.iter().filter_map(|m| m.pool.as_ref().err().copied()).collect();
+        if let (Some(first), true) = (unknown.first(), unknown.len() == members.len()) {
+            return fault(Code::IdentityUnknown)
+                .fact("endpoints", members.len())
+                .fact("reason", first.as_str());
+        }
+        let downs: Vec<Down> = members.iter().filter_map(|m| m.down()).collect();
+        let mut by_code: BTreeMap<&str, usize> = BTreeMap::new();
+        for down in &downs {
+            *by_code.entry(down.last.code.as_str()).or_default() += 1;
+        }
+        let mut fault =
+            fault(Code::AllEndpointsFailing).fact("endpoints", members.len()).fact("tried", tried.len());
+        for (code, count) in by_code {
+            fault = fault.fact("failing", format!("{count} x {code}"));
+        }
+        if !unknown.is_empty() {
+            fault = fault.fact("identity_unknown", unknown.len());
+        }
+        if let Some(first) = downs.iter().map(|down| down.since).min() {
+            fault = fault.fact("down_ms", first.elapsed().as_millis());
+        }
+        match downs.into_iter().max_by_key(|down| down.tried) {
+            Some(down) => fault.because(down.last.as_cause()),
+            None => fault,
+        }
+    }
+}
+
+fn below(bound: usize) -> usize {
+    rand::random_range(0..bound)
+}

@@ -1,0 +1,248 @@
+//! One endpoint as a worker knows it: its connections, its load, its failures.
+
+use super::Worker;
+use crate::{
+    connect::{Role, Target, Tls},
+    http::pool::Pool,
+    mesh::Mesh,
+    metrics::{Count, labels::Labels, series::HttpSeries},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use weft_fault::{Code, Fault, FaultRecord};
+use weft_model::{
+    balance::PeakEwma,
+    identity::{NoTls, PeerIdentity, Unknown},
+    outbound::{Endpoint, EwmaConfig, ProtocolHint},
+};
+use weft_net::socket;
+
+/// An endpoint in use. A label edit replaces `endpoint` alone; anything that connections depend on makes a new member.
+pub(crate) struct Member {
+    endpoint: RefCell<Arc<Endpoint>>,
+    /// `Err`: its identity is not known, and guessing is not allowed.
+    pub(crate) pool: Result<Rc<Pool>, Unknown>,
+    pub(crate) series: RefCell<Arc<HttpSeries>>,
+    pub(crate) meshed: bool,
+    load: Cell<PeakEwma>,
+    pending: Cell<usize>,
+    down: RefCell<Option<Down>>,
+}
+
+/// Connecting failed, and how often in a row.
+#[derive(Clone)]
+pub(crate) struct Down {
+    pub(crate) since: Instant,
+    pub(crate) tried: Instant,
+    until: Instant,
+    pause: Duration,
+    pub(crate) last: Arc<FaultRecord>,
+}
+
+/// Where no endpoint is up, one that failed is tried again after this long, whatever its backoff: the first to come back
+/// is found at once.
+pub(crate) const LAST_RESORT: Duration = Duration::from_millis(100);
+
+impl Member {
+    pub(crate) fn new(
+        worker: &Worker,
+        endpoint: Arc<Endpoint>,
+        name: &str,
+        strict: bool,
+        ewma: EwmaConfig,
+    ) -> Rc<Self> {
+        let mesh = &worker.mesh;
+        let config = &mesh.config.outbound;
+        let (pool, labels, meshed) = match target(mesh, &endpoint, strict) {
+            Ok((target, labels)) => {
+                let meshed = target.tls.is_some();
+                let limits = (config.pool_idle_timeout, config.max_idle_per_endpoint);
+                (Ok(Pool::new(mesh.clone(), target, limits.0, limits.1)), labels, meshed)
+            }
+            Err(unknown) => (Err(unknown), Labels::new().with("direction", "outbound"), false),
+        };
+        let series = mesh.metrics.http(&request_labels(labels, name, &endpoint));
+        Rc::new(Member {
+            endpoint: RefCell::new(endpoint),
+            pool,
+            series: RefCell::new(series),
+            meshed,
+            load: Cell::new(PeakEwma::new(ewma, worker.now_us())),
+            pending: Cell::new(0),
+            down: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn endpoint(&self) -> Arc<Endpoint> {
+        self.endpoint.borrow().clone()
+    }
+
+    /// Takes over labels and weight of an endpoint whose connections are the same.
+    pub(crate) fn relabel(&self, mesh: &Mesh, endpoint: &Arc<Endpoint>, name: &str) {
+        if Arc::ptr_eq(&*self.endpoint.borrow(), endpoint) || **self.endpoint.borrow() == **endpoint {
+            return;
+        }
+        let labels = tcp_labels(mesh, endpoint);
+        *self.series.borrow_mut() = mesh.metrics.http(&request_labels(labels, name, endpoint));
+        *self.endpoint.borrow_mut() = endpoint.clone();
+    }
+
+    /// Carries HTTP/1 over HTTP/2 to this endpoint?
+    pub(crate) fn upgrades_http1(&self) -> bool {
+        self.meshed && self.endpoint.borrow().hint == ProtocolHint::H2
+    }
+
+    pub(crate) fn cost(&self, now_us: u64) -> f64 {
+        weft_model::balance::cost(self.load.get().estimate_us(now_us), self.pending.get())
+    }
+
+    pub(crate) fn is_up(&self, now: Instant) -> bool {
+        self.pool.is_ok() && self.down.borrow().as_ref().is_none_or(|down| now >= down.until)
+    }
+
+    /// May it be tried although it is down, because nothing else is up?
+    pub(crate) fn is_last_resort(&self, now: Instant) -> bool {
+        self.pool.is_ok()
+            && self.down.borrow().as_ref().is_some_and(|d| now.duration_since(d.tried) >= LAST_RESORT)
+    }
+
+    pub(crate) fn down(&self) -> Option<Down> {
+        self.down.borrow().clone()
+    }
+
+    /// A connection could not be made.
+    pub(crate) fn failed(&self, worker: &Worker, fault: &Fault) {
+        let backoff = worker.mesh.config.outbound.connect_backoff;
+        let now = Instant::now();
+        let mut down = self.down.borrow_mut();
+        let pause = down.as_ref().map_or(backoff.min, |d| (d.pause * 2).min(backoff.max));
+        let jitter = pause.mul_f32(backoff.jitter.clamp(0.0, 1.0) * rand::random::<f32>());
+        let since = down.as_ref().map_or(now, |d| d.since);
+        let last = Arc::new(fault.record());
+        *down = Some(Down { since, tried: now, until: now + pause + jitter, pause, last });
+        drop(down);
+        if speaks_against_discovery(fault.code()) {
+            worker.mesh.discovery.doubt(self.endpoint.borrow().addr, fault.code());
+        }
+    }
+
+    /// A connection was made, or served.
+    pub(crate) fn works(&self) {
+        if self.down.borrow().is_some() {
+            *self.down.borrow_mut() = None;
+        }
+    }
+
+    /// Counts a request or connection as under way.
+    pub(crate) fn load(self: &Rc<Self>) -> Load {
+        self.pending.set(self.pending.get() + 1);
+        Load { member: self.clone(), begun: Instant::now() }
+    }
+}
+
+/// A request under way at an endpoint.
+pub(crate) struct Load {
+    member: Rc<Member>,
+    begun: Instant,
+}
+
+impl Load {
+    /// The response has begun.
+    pub(crate) fn answered(&self, now_us: u64) {
+        let mut load = self.member.load.get();
+        load.observe(self.begun.elapsed(), now_us);
+        self.member.load.set(load);
+        self.member.works();
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.member.pending.set(self.member.pending.get().saturating_sub(1));
+    }
+}
+
+/// Failures after which what discovery said deserves a second look.
+fn speaks_against_discovery(code: Code) -> bool {
+    matches!(
+        code,
+        Code::HandshakeEof
+            | Code::HandshakeFailed
+            | Code::PeerNotTls
+            | Code::IdentityMismatch
+            | Code::ForeignServerName
+            | Code::CertificateUntrusted
+            | Code::ConnectRefused
+            | Code::Unreachable
+    )
+}
+
+/// How to connect to an endpoint; `Err` where its identity is unknown and must not be guessed.
+fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target, Labels), Unknown> {
+    let config = &mesh.config;
+    let local = config.inbound.ips.contains(&endpoint.addr.ip());
+    let in_cluster = config.in_cluster(endpoint.addr.ip());
+    let tls = match &endpoint.identity {
+        _ if local => None,
+        PeerIdentity::Meshed { id, server_name } => {
+            let (name, port) = match &endpoint.authority_override {
+                None => (None, Some(endpoint.addr.port())),
+                Some(authority) => match authority.rsplit_once(':') {
+                    Some((host, port)) => (Some(host.to_owned()), port.parse().ok()),
+                    None => (Some(authority.clone()), None),
+                },
+            };
+            let wanted = endpoint.transport_port.is_some() || name.is_some();
+            let header = wanted.then(|| (port.unwrap_or(endpoint.addr.port()), name));
+            Some(Tls { id: id.clone(), server_name: server_name.clone(), header })
+        }
+        PeerIdentity::Unknown(why) if strict && in_cluster => return Err(*why),
+        PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => None,
+    };
+    if tls.is_none() && in_cluster && !local {
+        let reason = match &endpoint.identity {
+            PeerIdentity::Unknown(why) => {
+                tracing::warn!(
+                    endpoint = %endpoint.addr, reason = why.as_str(),
+                    "plaintext to an in-cluster address whose identity is not known; the controller is asked again"
+                );
+                why.as_str()
+            }
+            PeerIdentity::Unmeshed | PeerIdentity::Meshed { .. } => "unmeshed",
+        };
+        mesh.metrics.counter(Count::PlaintextInCluster, &Labels::new().with("reason", reason)).add(1);
+    }
+    let labels = tcp_labels(mesh, endpoint);
+    let target = Target {
+        addr: if local { endpoint.addr } else { endpoint.dial_addr() },
+        names: endpoint.addr,
+        role: Role::Peer,
+        tls,
+        limit: config.outbound.connect_timeout,
+        options: socket::Options {
+            keepalive: config.outbound.sockets.connect_keepalive,
+            user_timeout: config.outbound.sockets.connect_user_timeout,
+            mark: None,
+        },
+        series: mesh.metrics.tcp(&labels.clone().with("peer", "dst").dst(endpoint.labels.iter())),
+    };
+    Ok((target, labels))
+}
+
+fn tcp_labels(mesh: &Mesh, endpoint: &Endpoint) -> Labels {
+    let local = mesh.config.inbound.ips.contains(&endpoint.addr.ip());
+    let tls = match &endpoint.identity {
+        _ if local => Err(NoTls::Loopback),
+        PeerIdentity::Meshed { id, .. } => Ok(id),
+        PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => Err(NoTls::NotProvidedByServiceDiscovery),
+    };
+    Labels::new().with("direction", "outbound").with("target_addr", endpoint.addr).server_tls(tls)
+}
+
+fn request_labels(labels: Labels, name: &str, endpoint: &Endpoint) -> Labels {
+    labels.with("authority", name).dst(endpoint.labels.iter())
+}

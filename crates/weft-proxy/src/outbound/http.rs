@@ -1,0 +1,543 @@
+//! Outbound HTTP: every request is routed, balanced and retried on its own.
+
+use super::{
+    Connection, Worker,
+    endpoint::{Load, Member},
+};
+use crate::{
+    deadline::within,
+    detect::{self, Protocol},
+    http::{
+        body::{Body, Idle, Watch, grpc_status},
+        filters::{self, Outcome},
+        headers::{self, View},
+        orig_proto,
+        pool::{Answered, Failed, Lease},
+        respond::{self, Audience, Detail, refusal},
+        server::{self, Closing, Service},
+        upgrade,
+    },
+    io::{Io, Transport},
+    record::Story,
+    report::{self, Who},
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use hyper::body::Incoming;
+use std::{
+    cell::Cell,
+    error::Error,
+    net::SocketAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+use tokio::net::TcpStream;
+use weft_fault::{Code, Fault, Phase};
+use weft_model::{
+    identity::{Identity, PeerIdentity},
+    outbound::{BackendKind, HttpRoutes, HttpRule, OutboundProtocol, RouteBackend, find_route},
+};
+use weft_net::prefixed::Prefixed;
+use weft_wire::record::Direction;
+
+/// Endpoints that are tried for one request.
+const TRIES: usize = 3;
+
+/// The HTTP side of one connection.
+struct Requests {
+    connection: Connection,
+    closing: Closing,
+    detail: Detail,
+    connection_id: Option<HeaderValue>,
+    /// The endpoint that the story names.
+    told: Cell<Option<SocketAddr>>,
+}
+
+pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) -> Result<(), Fault> {
+    let mesh = connection.worker.mesh.clone();
+    let detail = if mesh.config.outbound.informational_headers { Detail::Full } else { Detail::Nothing };
+    let connection_id = HeaderValue::try_from(connection.story.id()).ok();
+    let requests = Rc::new(Requests {
+        connection,
+        closing: Closing::default(),
+        detail,
+        connection_id,
+        told: Cell::new(None),
+    });
+    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
+}
+
+/// Answers every request with `fault`; a connection that is not HTTP is closed.
+pub(super) async fn refuse_all(
+    worker: Rc<Worker>,
+    mut stream: Prefixed<TcpStream>,
+    client: SocketAddr,
+    dst: SocketAddr,
+    story: Rc<Story>,
+    fault: Fault,
+) -> Result<(), Fault> {
+    let mesh = worker.mesh.clone();
+    let detail = if mesh.config.outbound.informational_headers { Detail::Full } else { Detail::Nothing };
+    // What has not come by now did not wait for us.
+    let (protocol, _) = detect::protocol(&mut stream, REFUSE_DETECT).await?;
+    if protocol == Protocol::Opaque {
+        return Err(fault);
+    }
+    story.protocol(protocol.as_str());
+    let io = Io::new(stream.map(Transport::Plain));
+    let refusing =
+        Rc::new(Refusing { worker, story, client, dst, fault, detail, closing: Closing::default() });
+    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, refusing).await
+}
+
+const REFUSE_DETECT: Duration = Duration::from_secs(1);
+
+struct Refusing {
+    worker: Rc<Worker>,
+    story: Rc<Story>,
+    client: SocketAddr,
+    dst: SocketAddr,
+    fault: Fault,
+    detail: Detail,
+    closing: Closing,
+}
+
+impl Service for Refusing {
+    async fn call(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
+        let audience =
+            Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };
+        let who = Who { client: self.client, target: &self.dst };
+        let metrics = &self.worker.mesh.metrics;
+        report::request_failed(metrics, &self.story, Direction::Outbound, who, &self.fault);
+        self.closing.close();
+        let mut response = refusal(&self.fault, audience);
+        // The next connection may find the answer there: this one must not be kept.
+        if audience.version != Version::HTTP_2 {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+
+    fn closing(&self) -> &Closing {
+        &self.closing
+    }
+}
+
+/// Why a request has no answer from a server.
+enum NoAnswer {
+    Fault(Fault),
+    Reset(h2::Reason),
+}
+
+impl From<Fault> for NoAnswer {
+    fn from(fault: Fault) -> Self {
+        NoAnswer::Fault(fault)
+    }
+}
+
+/// What a request is, apart from its head.
+struct Kind {
+    version: Version,
+    grpc: bool,
+    upgrades: bool,
+    /// The target was absolute, which the server has to see again.
+    absolute: bool,
+    require: Option<Identity>,
+}
+
+/// A server's answer, and what hangs on its end.
+struct Answer {
+    response: Response<Incoming>,
+    lease: Option<Lease>,
+    load: Load,
+    member: Rc<Member>,
+}
+
+impl Service for Requests {
+    async fn call(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
+        let begun = Instant::now();
+        let audience =
+            Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };
+        let connection = &self.connection;
+        match self.answer(request, begun, audience.grpc).await {
+            Ok(response) => {
+                connection.story.request(response.status().as_u16());
+                Ok(response)
+            }
+            Err(NoAnswer::Reset(reason)) => Err(Box::new(h2::Error::from(reason))),
+            Err(NoAnswer::Fault(fault)) => {
+                let who = Who { client: connection.client, target: &connection.dst };
+                let metrics = &connection.worker.mesh.metrics;
+                report::request_failed(metrics, &connection.story, Direction::Outbound, who, &fault);
+                let response = refusal(&fault, audience);
+                connection.story.request(response.status().as_u16());
+                if respond::closes(fault.code()) {
+                    self.closing.close();
+                }
+                Ok(response)
+            }
+        }
+    }
+
+    fn closing(&self) -> &Closing {
+        &self.closing
+    }
+}
+
+struct InFlight<'a>(&'a Cell<usize>);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Requests {
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        begun: Instant,
+        grpc: bool,
+    ) -> Result<Response<Body>, NoAnswer> {
+        let connection = &self.connection;
+        let _in_flight = self.admit()?;
+
+        // 1. What kind of request is it, and what in its head is for this proxy?
+        let kind = self.understand(&mut request, grpc);
+        let connects = kind.upgrades && request.method() == Method::CONNECT;
+        let client_upgrade = kind.upgrades.then(|| hyper::upgrade::on(&mut request));
+
+        // 2. Which way? One immutable view for the whole decision.
+        let destination = connection.destination.get();
+        let rule = self.route(&destination.policy.protocol, &request, kind.version)?;
+        let prefix = filters::prefix_of(&rule.matches, request.uri().path()).map(str::to_owned);
+        match filters::request(&rule.filters, &mut request, prefix.as_deref()) {
+            Outcome::Forward => {}
+            Outcome::Answer(response) => return Ok(*response),
+            Outcome::Refuse(fault) => return Err(fault.into()),
+        }
+        let backend = connection.choose(&rule.backends)?;
+        match filters::request(&backend.filters, &mut request, prefix.as_deref()) {
+            Outcome::Forward => {}
+            Outcome::Answer(response) => return Ok(*response),
+            Outcome::Refuse(fault) => return Err(fault.into()),
+        }
+
+        // 3. An endpoint's answer, in the time that the route gives.
+        let request = request.map(Body::incoming);
+        let sending = self.send(request, &kind, backend, destination.strict);
+        let limit = [rule.timeouts.request, rule.timeouts.response].into_iter().flatten().min();
+        let answer = match limit {
+            None => sending.await?,
+            Some(limit) => within(limit, sending).await.unwrap_or_else(|late| {
+                Err(Fault::new(Code::ResponseTimeout)
+                    .in_phase(Phase::ResponseHeaders)
+                    .about(connection.dst)
+                    .fact("limit_ms", limit.as_millis())
+                    .fact("waited_ms", late.waited.as_millis())
+                    .into())
+            })?,
+        };
+
+        // 4. What it says to the application.
+        let Answer { mut response, lease, load, member } = answer;
+        load.answered(connection.worker.now_us());
+        let carried = kind.version != Version::HTTP_2 && response.version() == Version::HTTP_2;
+        if carried {
+            orig_proto::downgrade_response(&mut response);
+        }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            || (connects && response.status().is_success())
+        {
+            let server = hyper::upgrade::on(&mut response);
+            if let Some(client) = client_upgrade {
+                upgrade::bridge(
+                    client,
+                    server,
+                    connection.story.clone(),
+                    connection.worker.mesh.drain.clone(),
+                );
+            }
+            return Ok(response.map(Body::incoming));
+        }
+        headers::strip_hop_by_hop(response.headers_mut(), false);
+        self.remote_words(&mut response, &member);
+        filters::response(&rule.filters, response.headers_mut());
+        filters::response(&backend.filters, response.headers_mut());
+        let watch = Box::new(Watch {
+            series: member.series.borrow().clone(),
+            begun,
+            status: response.status().as_u16(),
+            grpc: if kind.grpc { grpc_status(response.headers()) } else { None },
+            is_grpc: kind.grpc,
+            lease,
+            load: Some(load),
+            idle: rule.timeouts.idle.map(|limit| Idle { limit, timer: Box::pin(tokio::time::sleep(limit)) }),
+        });
+        Ok(response.map(|body| Body::incoming(body).watched(watch)))
+    }
+
+    fn admit(&self) -> Result<InFlight<'_>, Fault> {
+        let worker = &self.connection.worker;
+        let limit = worker.mesh.config.outbound.max_in_flight;
+        let now = worker.in_flight.get();
+        if now >= limit {
+            return Err(Fault::new(Code::Overloaded).in_phase(Phase::Queue).fact("limit", limit));
+        }
+        worker.in_flight.set(now + 1);
+        Ok(InFlight(&worker.in_flight))
+    }
+
+    fn understand(&self, request: &mut Request<Incoming>, grpc: bool) -> Kind {
+        let version = request.version();
+        let upgrades = headers::wants_upgrade(request);
+        let absolute = version != Version::HTTP_2 && request.uri().authority().is_some() && !upgrades;
+        let head = request.headers_mut();
+        let require = head.remove(headers::REQUIRE_ID);
+        let require = require.and_then(|value| Identity::parse(value.to_str().ok()?).ok());
+        for name in [
+            headers::DST_OVERRIDE,
+            headers::DST_CANONICAL,
+            headers::CLIENT_ID,
+            headers::ORIG_PROTO,
+            headers::PROXY_ERROR,
+            headers::PROXY_CONNECTION,
+            headers::CONNECTION_ID,
+        ] {
+            head.remove(name);
+        }
+        headers::strip_hop_by_hop(head, upgrades);
+        Kind { version, grpc, upgrades, absolute, require }
+    }
+
+    fn route<'d>(
+        &self,
+        protocol: &'d OutboundProtocol,
+        request: &Request<Incoming>,
+        version: Version,
+    ) -> Result<&'d HttpRule, Fault> {
+        let routes: &HttpRoutes = match protocol {
+            OutboundProtocol::Detect { http2, .. } if version == Version::HTTP_2 => http2,
+            OutboundProtocol::Detect { http1, .. } => http1,
+            OutboundProtocol::Http1(routes)
+            | OutboundProtocol::Http2(routes)
+            | OutboundProtocol::Grpc(routes) => routes,
+            OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => {
+                // The destination became opaque while this connection spoke HTTP: the next one will be opaque.
+                self.closing.close();
+                return Err(Fault::new(Code::NoRouteMatches)
+                    .in_phase(Phase::Route)
+                    .about(self.connection.dst)
+                    .fact("reason", "the destination has become opaque"));
+            }
+        };
+        let host = headers::host(headers::authority(request).unwrap_or_default());
+        let view = View(request.headers());
+        let found = find_route(routes, &headers::parts(request, &host, &view));
+        found.map(|(_, rule)| rule).ok_or_else(|| {
+            let tried: Vec<_> = routes.routes.iter().take(8).map(|route| route.meta.to_string()).collect();
+            Fault::new(Code::NoRouteMatches)
+                .in_phase(Phase::Route)
+                .about(self.connection.dst)
+                .fact("host", &host)
+                .fact("tried", tried.join(" "))
+        })
+    }
+
+    /// Sends the request to one endpoint after another, as long as it is certain that none has begun with it.
+    async fn send(
+        &self,
+        mut request: Request<Body>,
+        kind: &Kind,
+        backend: &RouteBackend,
+        strict: bool,
+    ) -> Result<Answer, NoAnswer> {
+        let connection = &self.connection;
+        let limit = connection.worker.mesh.config.outbound.failfast_timeout;
+        let fixed = matches!(backend.backend.kind, BackendKind::Forward(_));
+        let mut tried: Vec<Rc<Member>> = Vec::new();
+        let mut last: Option<Fault> = None;
+        let mut stalls = 0;
+        while tried.len() < TRIES {
+            let member = match connection.member(backend, strict, &tried, limit).await {
+                Ok(member) => member,
+                // Others were tried before: the count of them says more than "none is left".
+                Err(fault) if last.is_none() => return Err(fault.into()),
+                Err(_) => break,
+            };
+            self.check_identity(&member, kind)?;
+            self.tell(&member);
+            let load = member.load();
+            let fault = match self.send_to(&member, request, kind).await? {
+                Ok(Answered { response, lease }) => return Ok(Answer { response, lease, load, member }),
+                Err((fault, unsent)) => {
+                    request = unsent;
+                    fault
+                }
+            };
+            connection.story.event(Phase::Connect, fault.to_string());
+            if fault.code() == Code::Stalled && stalls == 0 {
+                // This process stood still: that says nothing about the endpoint.
+                stalls += 1;
+                last = Some(fault);
+                continue;
+            }
+            member.failed(&connection.worker, &fault);
+            if fixed {
+                if member.endpoint().addr != connection.dst {
+                    connection.worker.mesh.discovery.doubt(connection.dst, fault.code());
+                }
+                return Err(fault.into());
+            }
+            tried.push(member);
+            last = Some(fault);
+        }
+        Err(match (&backend.backend.kind, last) {
+            (BackendKind::Balance { path, ewma }, _) => {
+                let balancer = connection.worker.balancer(path, *ewma);
+                balancer.nothing(&balancer.refresh(&connection.worker), &tried).into()
+            }
+            (_, Some(fault)) => fault.into(),
+            (_, None) => Fault::new(Code::Invariant).in_phase(Phase::Queue).into(),
+        })
+    }
+
+    /// One endpoint. The inner error gives the request back, untouched.
+    async fn send_to(
+        &self,
+        member: &Rc<Member>,
+        mut request: Request<Body>,
+        kind: &Kind,
+    ) -> Result<Result<Answered, (Fault, Request<Body>)>, NoAnswer> {
+        let pool = member.pool.as_ref().map_err(|_| self.connection.unknown(member))?;
+        let endpoint = member.endpoint();
+        if let Some(authority) = &endpoint.authority_override {
+            override_authority(&mut request, authority);
+        }
+        if member.meshed
+            && let Some(id) = &self.connection_id
+        {
+            request.headers_mut().insert(headers::CONNECTION_ID, id.clone());
+        }
+        let carries = kind.version != Version::HTTP_2 && !kind.upgrades && member.upgrades_http1();
+        let sent = if carries {
+            orig_proto::upgrade(&mut request, kind.absolute, &endpoint.addr.to_string());
+            pool.send_h2(request).await
+        } else if kind.version == Version::HTTP_2 {
+            pool.send_h2(request).await
+        } else {
+            let alone = kind.upgrades || kind.version == Version::HTTP_10;
+            pool.send_h1(request, alone).await
+        };
+        match sent {
+            Ok(answered) => Ok(Ok(answered)),
+            Err(Failed::Unsent(fault, mut unsent)) => {
+                if carries {
+                    orig_proto::restore(&mut unsent);
+                }
+                unsent.headers_mut().remove(headers::CONNECTION_ID);
+                Ok(Err((fault, unsent)))
+            }
+            Err(Failed::Sent(unanswered)) => match unanswered.reset {
+                Some(reason) if kind.version == Version::HTTP_2 => Err(NoAnswer::Reset(reason)),
+                _ => Err(unanswered.fault.about(self.connection.dst).into()),
+            },
+        }
+    }
+
+    fn check_identity(&self, member: &Member, kind: &Kind) -> Result<(), Fault> {
+        let Some(required) = &kind.require else { return Ok(()) };
+        let endpoint = member.endpoint();
+        let found = endpoint.identity.id();
+        if found == Some(required) {
+            return Ok(());
+        }
+        Err(Fault::new(Code::IdentityRequired)
+            .in_phase(Phase::Connect)
+            .peer(endpoint.addr)
+            .fact("required", required)
+            .fact("found", found.map_or("none", Identity::as_str)))
+    }
+
+    /// Tells the story when another endpoint is used than before.
+    fn tell(&self, member: &Member) {
+        let endpoint = member.endpoint();
+        if self.told.get() == Some(endpoint.addr) {
+            return;
+        }
+        self.told.set(Some(endpoint.addr));
+        let story = &self.connection.story;
+        story.endpoint(endpoint.addr);
+        match &endpoint.identity {
+            PeerIdentity::Meshed { id, .. } if member.meshed => {
+                story.server_identity(id);
+                story.tls("mutual");
+            }
+            PeerIdentity::Meshed { .. } => story.tls("loopback"),
+            PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => {
+                story.tls("not_provided_by_service_discovery")
+            }
+        }
+    }
+
+    /// What the peer's proxy says beside the response: evidence for this proxy, and words for its user.
+    fn remote_words(&self, response: &mut Response<Incoming>, member: &Member) {
+        let words = response.headers_mut().remove(headers::PROXY_ERROR);
+        let close = response.headers_mut().remove(headers::PROXY_CONNECTION);
+        let Some(words) = words else { return };
+        let connection = &self.connection;
+        let Some(code) = words.to_str().ok().and_then(code_of) else { return };
+        let endpoint = member.endpoint();
+        if code == Code::PlaintextRefused && !member.meshed {
+            connection.worker.mesh.discovery.doubt(endpoint.addr, code);
+            if endpoint.addr != connection.dst {
+                connection.worker.mesh.discovery.doubt(connection.dst, code);
+            }
+        }
+        let fault = Fault::new(code)
+            .in_phase(Phase::ResponseHeaders)
+            .about(connection.dst)
+            .peer(endpoint.addr)
+            .fact("reported_by", "the peer's proxy")
+            .fact("text", words.to_str().unwrap_or_default());
+        let who = Who { client: connection.client, target: &connection.dst };
+        let metrics = &connection.worker.mesh.metrics;
+        report::request_failed(metrics, &connection.story, Direction::Outbound, who, &fault);
+        if self.detail == Detail::Full {
+            response.headers_mut().insert(headers::PROXY_ERROR, words);
+        }
+        // A balanced client may go on: the next request takes another endpoint.
+        if close.is_some() && endpoint.addr == connection.dst && member.meshed {
+            self.closing.close();
+        }
+    }
+}
+
+/// The code that a peer's words begin with.
+fn code_of(words: &str) -> Option<Code> {
+    Code::find(words.split([' ', ':']).next()?)
+}
+
+/// Gateways are asked for the name that they know.
+fn override_authority(request: &mut Request<Body>, authority: &str) {
+    let (Ok(parsed), Ok(value)) =
+        (authority.parse::<http::uri::Authority>(), HeaderValue::try_from(authority))
+    else {
+        return;
+    };
+    let head: &mut HeaderMap = request.headers_mut();
+    head.remove(headers::DST_CANONICAL);
+    if head.contains_key(header::HOST) {
+        head.insert(header::HOST, value);
+    }
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    if parts.authority.is_some() {
+        parts.authority = Some(parsed);
+    }
+    *request.uri_mut() = http::Uri::from_parts(parts).unwrap_or_default();
+}

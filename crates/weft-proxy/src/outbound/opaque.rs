@@ -1,0 +1,251 @@
+//! Outbound bytes of any kind: one endpoint per connection.
+
+use super::{Connection, endpoint::Member};
+use crate::{discovery::Destination, io::Io};
+use std::{cell::Cell, io, rc::Rc, time::Duration};
+use weft_fault::{Code, Fault, Phase};
+use weft_model::{
+    http::HostMatch,
+    identity::PeerIdentity,
+    outbound::{BackendKind, Distribution, OpaqueRoute, OutboundProtocol, RouteBackend},
+};
+use weft_net::copy::{self, CopyError, Side};
+
+/// Endpoints that are tried for one connection.
+const TRIES: usize = 3;
+
+pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String>) -> Result<(), Fault> {
+    let story = &connection.story;
+
+    // 1. The route, and what it allows.
+    let destination = connection.destination.get();
+    let route = route(&destination, sni.as_deref())
+        .ok_or_else(|| Fault::new(Code::NoRouteMatches).in_phase(Phase::Route).about(connection.dst))?;
+    if route.forbidden {
+        let fault = Fault::new(Code::EgressDenied).in_phase(Phase::Route).about(connection.dst);
+        return Err(fault.fact("route", &route.meta));
+    }
+    let backend = connection.choose(&route.backends).map_err(|fault| fault.fact("route", &route.meta))?;
+
+    // 2. An endpoint that takes the connection. Nothing was sent before it does, so others may be tried.
+    let (member, mut server) = connection.connect(backend, destination.strict).await?;
+    let endpoint = member.endpoint();
+    story.endpoint(endpoint.addr);
+    if let PeerIdentity::Meshed { id, .. } = &endpoint.identity {
+        story.server_identity(id);
+    }
+    let _load = member.load();
+
+    // 3. Copy, until both ends have ended or the endpoint turns out to be another than it was dialled as.
+    let (up, down) = (Cell::new(0_u64), Cell::new(0_u64));
+    let mut passed = |side, count: usize| {
+        let bytes = if side == Side::Client { &up } else { &down };
+        bytes.set(bytes.get() + count as u64);
+    };
+    let ended = tokio::select! {
+        biased;
+        fault = connection.outdated(backend, &member) => Err(fault),
+        copied = copy::both_ways(&mut io, &mut server, &mut passed) => {
+            copied.map_err(|error| connection.broken(&member, error))
+        }
+    };
+    story.bytes(up.get(), down.get());
+    ended
+}
+
+fn route<'d>(destination: &'d Destination, sni: Option<&str>) -> Option<&'d OpaqueRoute> {
+    let routes = match &destination.policy.protocol {
+        OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => routes,
+        OutboundProtocol::Detect { opaque, .. } => opaque,
+        // Opaque by the profile's word, while the policy only knows HTTP: its own backends serve.
+        OutboundProtocol::Http1(_) | OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => return None,
+    };
+    match sni {
+        None => routes.routes.first(),
+        Some(sni) => routes
+            .routes
+            .iter()
+            .filter_map(|route| Some((HostMatch::best(&route.hosts, sni)?, route)))
+            // The first of equals wins: `max_by_key` would take the last.
+            .rev()
+            .max_by_key(|(specificity, _)| *specificity)
+            .map(|(_, route)| route),
+    }
+}
+
+impl Connection {
+    /// One of a route's backends: the first that may serve, or by weight among those that may.
+    pub(super) fn choose<'r>(&self, backends: &'r Distribution) -> Result<&'r RouteBackend, Fault> {
+        let none = || Fault::new(Code::NoBackend).in_phase(Phase::Route).about(self.dst);
+        let worker = &self.worker;
+        match backends {
+            Distribution::Empty => Err(none()),
+            Distribution::FirstAvailable(backends) => backends
+                .iter()
+                .find(|b| worker.may_serve(&b.backend))
+                // None may serve: the first says why.
+                .or(backends.first())
+                .ok_or_else(none),
+            Distribution::RandomAvailable(backends) => {
+                if let [(only, _)] = backends.as_slice() {
+                    return Ok(only);
+                }
+                let weight = |usable: bool| {
+                    let all = backends.iter().filter(|(b, _)| !usable || worker.may_serve(&b.backend));
+                    all.map(|(_, weight)| u64::from(*weight)).sum::<u64>()
+                };
+                let usable = weight(true) > 0;
+                let total = weight(usable);
+                if total == 0 {
+                    return Err(none());
+                }
+                let mut at = rand::random_range(0..total);
+                for (backend, weight) in backends {
+                    if usable && !worker.may_serve(&backend.backend) {
+                        continue;
+                    }
+                    match at.checked_sub(u64::from(*weight)) {
+                        Some(rest) => at = rest,
+                        None => return Ok(backend),
+                    }
+                }
+                Err(none())
+            }
+        }
+    }
+
+    /// The next endpoint to try of a backend.
+    pub(super) async fn member(
+        &self,
+        backend: &RouteBackend,
+        strict: bool,
+        tried: &[Rc<Member>],
+        limit: Duration,
+    ) -> Result<Rc<Member>, Fault> {
+        match &backend.backend.kind {
+            BackendKind::Forward(endpoint) => Ok(self.worker.forward(endpoint, strict)),
+            BackendKind::Balance { path, ewma } => {
+                self.worker.balancer(path, *ewma).pick(&self.worker, tried, limit).await
+            }
+            BackendKind::Invalid(why) => {
+                let fault = Fault::new(Code::BackendInvalid).in_phase(Phase::Route);
+                Err(fault.about(&backend.backend.meta).fact("reason", why))
+            }
+        }
+    }
+
+    /// The fault of a fixed endpoint whose identity is unknown.
+    pub(super) fn unknown(&self, member: &Member) -> Fault {
+        let endpoint = member.endpoint();
+        let fault = Fault::new(Code::IdentityUnknown).in_phase(Phase::Connect).about(endpoint.addr);
+        match &member.pool {
+            Err(why) => fault.fact("reason", why.as_str()),
+            Ok(_) => fault,
+        }
+    }
+
+    async fn connect(&self, backend: &RouteBackend, strict: bool) -> Result<(Rc<Member>, Io), Fault> {
+        let limit = self.worker.mesh.config.outbound.failfast_timeout;
+        let mut tried: Vec<Rc<Member>> = Vec::new();
+        let mut last: Option<Fault> = None;
+        while tried.len() < TRIES {
+            let member = match self.member(backend, strict, &tried, limit).await {
+                Ok(member) => member,
+                Err(fault) => return Err(last.unwrap_or(fault)),
+            };
+            let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
+            match pool.dial(None).await {
+                Ok(io) => {
+                    member.works();
+                    return Ok((member, io));
+                }
+                Err(fault) => {
+                    self.story.event(Phase::Connect, fault.to_string());
+                    // Our own stall says nothing about the endpoint: the same one may be tried again.
+                    if fault.code() != Code::Stalled {
+                        member.failed(&self.worker, &fault);
+                    }
+                    let fixed = matches!(backend.backend.kind, BackendKind::Forward(_));
+                    if fixed && fault.code() != Code::Stalled {
+                        return Err(fault);
+                    }
+                    tried.push(member);
+                    last = Some(fault);
+                }
+            }
+        }
+        Err(match &backend.backend.kind {
+            BackendKind::Balance { path, ewma } => {
+                let balancer = self.worker.balancer(path, *ewma);
+                balancer.nothing(&balancer.refresh(&self.worker), &tried)
+            }
+            _ => last.unwrap_or_else(|| Fault::new(Code::Invariant)),
+        })
+    }
+
+    /// Returns when the endpoint, still at its address, has become another: an identity was learned or changed. A
+    /// plaintext connection to a pod that is meshed ends then, so that the next one is made right.
+    async fn outdated(&self, backend: &RouteBackend, member: &Member) -> Fault {
+        let dialled = member.endpoint();
+        let changed = |now: Option<&weft_model::outbound::Endpoint>| {
+            now.is_some_and(|now| now.identity != dialled.identity && now.identity.id().is_some())
+        };
+        let now_meshed = match &backend.backend.kind {
+            BackendKind::Balance { path, .. } => {
+                let mut watch = self.worker.mesh.discovery.endpoints(path);
+                loop {
+                    let state = watch.borrow_and_update().clone();
+                    if let crate::discovery::Lookup::Answered(weft_model::outbound::Endpoints::Known(all)) =
+                        &state.lookup
+                        && changed(all.iter().find(|e| e.addr == dialled.addr).map(|e| &**e))
+                    {
+                        break true;
+                    }
+                    if watch.changed().await.is_err() {
+                        break false;
+                    }
+                }
+            }
+            _ => {
+                let mut watch = self.destination.watch();
+                loop {
+                    let now = watch.borrow_and_update().clone();
+                    if let Some(route) = route(&now, None)
+                        && let Ok(RouteBackend { backend, .. }) = self.choose(&route.backends)
+                        && let BackendKind::Forward(endpoint) = &backend.kind
+                        && endpoint.addr == dialled.addr
+                        && changed(Some(endpoint))
+                    {
+                        break true;
+                    }
+                    if watch.changed().await.is_err() {
+                        break false;
+                    }
+                }
+            }
+        };
+        if !now_meshed {
+            return std::future::pending().await;
+        }
+        Fault::new(Code::IdentityMismatch)
+            .in_phase(Phase::Copy)
+            .peer(dialled.addr)
+            .fact("expected", dialled.identity.id().map_or("none", |id| id.as_str()))
+            .fact("reason", "the endpoint's identity became known while connected")
+    }
+
+    fn broken(&self, member: &Member, error: CopyError) -> Fault {
+        let reset = error.error.kind() == io::ErrorKind::ConnectionReset;
+        let code = if reset { Code::ConnectionReset } else { Code::NetworkIo };
+        let endpoint = member.endpoint();
+        // A meshed pod that was dialled in plaintext and refuses strangers ends the connection just so.
+        if reset && error.side == Side::Server && matches!(endpoint.identity, PeerIdentity::Unknown(_)) {
+            self.worker.mesh.discovery.doubt(endpoint.addr, code);
+            if endpoint.addr != self.dst {
+                self.worker.mesh.discovery.doubt(self.dst, code);
+            }
+        }
+        let side = if error.side == Side::Client { "application" } else { "peer" };
+        Fault::new(code).in_phase(Phase::Copy).peer(endpoint.addr).fact("side", side).because(error)
+    }
+}
