@@ -6,6 +6,7 @@
 mod code;
 mod edges;
 mod faults;
+mod modules;
 mod repo;
 mod steps;
 mod style;
@@ -36,7 +37,7 @@ fn tidy(repo: &Repo) -> Result<()> {
     for complaint in &complaints {
         eprintln!("{complaint}");
     }
-    for note in style::long_files(repo) {
+    for note in style::long_files(repo).into_iter().chain(modules::circles(repo)) {
         println!("note: {note}");
     }
     match complaints.len() {

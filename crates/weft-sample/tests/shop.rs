@@ -57,7 +57,7 @@ fn every_program_understands_its_flags() {
             }
         }
     }
-    assert_eq!(programs, 9, "eight workloads and the store's probe");
+    assert_eq!(programs, 10, "eight workloads and the store's two probes");
 }
 
 #[test]
