@@ -3,6 +3,7 @@
 
 use crate::{Error, error::within, histogram::Histogram, serve::listen};
 use std::{
+    io::Write as _,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -118,9 +119,8 @@ struct Report {
 /// Sends requests as fast as the connections allow and prints a report.
 pub async fn measure(options: ClientOptions) -> Result<(), Error> {
     let report = run(&options).await?;
-    // Numbers and strings always serialise.
-    println!("{}", serde_json::to_string(&report).map_err(std::io::Error::from)?);
-    Ok(())
+    let line = serde_json::to_string(&report).map_err(std::io::Error::from)?;
+    writeln!(std::io::stdout(), "{line}").map_err(Error::Io)
 }
 
 async fn run(options: &ClientOptions) -> Result<Report, Error> {

@@ -7,7 +7,10 @@ use crate::{
     text::read_line,
 };
 use parking_lot::Mutex;
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, Write as _},
+    time::{Duration, Instant},
+};
 use tokio::{
     io::{AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -32,10 +35,9 @@ pub struct Options {
 
 pub async fn run(options: Options) -> Result<(), Error> {
     let store = StoreClient::new(&options.store, options.timeout);
-    for line in store.ask(&options.command.join(" ")).await? {
-        println!("{line}");
-    }
-    Ok(())
+    let reply = store.ask(&options.command.join(" ")).await?;
+    // The reader may have gone; `println` would panic.
+    writeln!(io::stdout(), "{}", reply.join("\n")).map_err(Error::Io)
 }
 
 #[derive(Debug)]

@@ -261,22 +261,22 @@ async fn work(plan: Arc<Plan>, life: Lifecycle) {
             () = life.leaving() => return,
             () = tokio::time::sleep_until(due) => {}
         }
-        let outcome = match &plan.buy {
+        let (target, connection, method, body) = match &plan.buy {
             Some((target, every, form)) if number % every == every - 1 => {
-                let sent = shop.send(target, Method::POST, form.clone());
-                within("a request", plan.timeout, sent).await.inspect_err(|_| shop = Connection::default())
+                (target, &mut shop, Method::POST, form.clone())
             }
-            _ => {
-                let sent = main.send(&plan.target, Method::GET, Bytes::new());
-                within("a request", plan.timeout, sent).await.inspect_err(|_| main = Connection::default())
-            }
+            _ => (&plan.target, &mut main, Method::GET, Bytes::new()),
         };
+        let outcome = within("a request", plan.timeout, connection.send(target, method, body)).await;
+        if outcome.is_err() {
+            *connection = Connection::default();
+        }
         let took = due.elapsed();
         let mut tally = plan.tally.lock();
         tally.latency.add(took);
         match outcome {
             Ok(Answer { status: 200..=399, .. }) => tally.ok += 1,
-            Ok(answer) => tally.fail(&answer.into_error(&plan.target)),
+            Ok(answer) => tally.fail(&answer.into_error(target)),
             Err(error) => tally.fail(&error),
         }
     }
