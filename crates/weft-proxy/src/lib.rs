@@ -1,6 +1,7 @@
 //! The data plane: accept, detect, inbound, outbound, http, balance, retry, drain, flight recorder, admin.
 
 mod accept;
+pub mod admin;
 pub mod certify;
 pub mod config;
 mod connect;
@@ -14,8 +15,11 @@ pub mod identity;
 pub mod inbound;
 mod io;
 mod latest;
+pub mod log;
 pub mod mesh;
 pub mod metrics;
 pub mod outbound;
 pub mod record;
 mod report;
+pub mod runtime;
+pub mod watchdog;

@@ -1,6 +1,8 @@
 //! What every connection sees: one [`Mesh`] per process, shared by the workers and the agent.
 
-use crate::{config::Config, discovery::Discovery, drain, identity, metrics::Metrics, record::Recorder};
+use crate::{
+    config::Config, discovery::Discovery, drain, identity, metrics::Metrics, record::Recorder, watchdog::Gaps,
+};
 use std::sync::Arc;
 
 pub struct Mesh {
@@ -10,4 +12,5 @@ pub struct Mesh {
     pub metrics: Arc<Metrics>,
     pub recorder: Arc<Recorder>,
     pub drain: drain::Watch,
+    pub gaps: Gaps,
 }

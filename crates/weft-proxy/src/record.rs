@@ -8,7 +8,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Instant, SystemTime},
 };
@@ -35,6 +35,7 @@ pub struct Recorder {
     journal: mpsc::Sender<JournalEntry>,
     journal_dropped: AtomicU64,
     next_id: AtomicU64,
+    open: AtomicUsize,
     pod: String,
     identity: String,
 }
@@ -62,6 +63,7 @@ impl Recorder {
             journal_dropped: AtomicU64::new(0),
             // Ids of two proxies, or of one proxy before and after a restart, must not be mixed up.
             next_id: AtomicU64::new(rand::random()),
+            open: AtomicUsize::new(0),
             pod,
             identity: identity.to_string(),
         };
@@ -76,6 +78,7 @@ impl Recorder {
         server: Option<SocketAddr>,
     ) -> Story {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
         Story {
             recorder: self.clone(),
             direction,
@@ -120,6 +123,11 @@ impl Recorder {
             text,
             fault: fault.map(Fault::record),
         });
+    }
+
+    /// Connections whose story has not ended.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Entries that found the upload queue full.
@@ -307,6 +315,7 @@ impl Drop for Story {
         record.duration_us = Some(micros(self.begun));
         record.requests = self.requests.load(Ordering::Relaxed);
         record.ended.get_or_insert_with(|| "dropped".to_string());
+        self.recorder.open.fetch_sub(1, Ordering::Relaxed);
         self.recorder.keep(record);
     }
 }

@@ -115,6 +115,7 @@ macro_rules! distribution_to_api {
             Distribution as Api, RouteBackend as ApiBackend, WeightedRouteBackend,
             distribution::{Empty, FirstAvailable, Kind, RandomAvailable},
         };
+        #[allow(clippy::needless_update, reason = "two of the four have a deprecated field more")]
         let backend = |backend: &RouteBackend| ApiBackend {
             backend: Some(backend_to_api(&backend.backend)),
             filters: backend.filters.iter().map($filter).collect(),

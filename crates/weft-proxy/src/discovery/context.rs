@@ -6,7 +6,6 @@ use crate::{
         Service,
         lookup::{Lookup, Open},
     },
-    metrics::Metrics,
     record::Recorder,
 };
 use ipnet::IpNet;
@@ -22,29 +21,28 @@ use weft_wire::mesh::{ConfirmRequest, client::MeshClient};
 /// An update may hold thousands of endpoints.
 const MESSAGE_BYTES: usize = 64 << 20;
 
-pub struct Context {
-    pub destination: Service,
-    pub policy: Service,
-    pub workload: String,
-    pub token: String,
-    pub profile_networks: Vec<IpNet>,
-    pub cluster_networks: Vec<IpNet>,
+pub(crate) struct Context {
+    pub(crate) destination: Service,
+    pub(crate) policy: Service,
+    pub(crate) workload: String,
+    pub(crate) token: String,
+    pub(crate) profile_networks: Vec<IpNet>,
+    pub(crate) cluster_networks: Vec<IpNet>,
     /// The limit for a stream's first message, where one is configured.
-    pub initial_timeout: Option<Duration>,
-    pub memory: Mutex<Memory>,
-    pub confirmer: Confirmer,
-    pub metrics: Arc<Metrics>,
-    pub recorder: Arc<Recorder>,
+    pub(crate) initial_timeout: Option<Duration>,
+    pub(crate) memory: Mutex<Memory>,
+    pub(crate) confirmer: Confirmer,
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Context {
-    pub fn in_cluster(&self, ip: IpAddr) -> bool {
+    pub(crate) fn in_cluster(&self, ip: IpAddr) -> bool {
         let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
         within(&self.cluster_networks) || within(&self.profile_networks)
     }
 
     /// `GetProfile` of an address, if it is within the networks that have profiles.
-    pub fn profile(&self, addr: SocketAddr) -> Option<Lookup<dst::DestinationProfile>> {
+    pub(crate) fn profile(&self, addr: SocketAddr) -> Option<Lookup<dst::DestinationProfile>> {
         if !self.profile_networks.iter().any(|net| net.contains(&addr.ip())) {
             return None;
         }
@@ -61,7 +59,7 @@ impl Context {
     }
 
     /// `Destination.Get` of a name.
-    pub fn endpoints(&self, path: &str) -> Lookup<dst::Update> {
+    pub(crate) fn endpoints(&self, path: &str) -> Lookup<dst::Update> {
         let request = self.get_destination(path.to_string());
         let open: Open<_> = Arc::new(move |connection| {
             let request = request.clone();
@@ -75,7 +73,7 @@ impl Context {
     }
 
     /// `OutboundPolicies.Watch` of an address.
-    pub fn outbound(&self, addr: SocketAddr) -> Lookup<outbound::OutboundPolicy> {
+    pub(crate) fn outbound(&self, addr: SocketAddr) -> Lookup<outbound::OutboundPolicy> {
         let request = outbound::TrafficSpec {
             source_workload: self.workload.clone(),
             target: Some(outbound::traffic_spec::Target::Addr(TcpAddress::from(addr))),
@@ -92,7 +90,7 @@ impl Context {
     }
 
     /// `WatchPort` of one of this workload's ports.
-    pub fn inbound(&self, port: u16) -> Lookup<inbound::Server> {
+    pub(crate) fn inbound(&self, port: u16) -> Lookup<inbound::Server> {
         let request = inbound::PortSpec { workload: self.workload.clone(), port: port.into() };
         let open: Open<_> = Arc::new(move |connection| {
             let request = request.clone();
@@ -117,7 +115,7 @@ impl Context {
 }
 
 /// Asks a weft controller whether a pod is meshed, and finds out whether the controller is weft's.
-pub struct Confirmer {
+pub(crate) struct Confirmer {
     service: Service,
     token: String,
     kind: Mutex<Kind>,
@@ -135,20 +133,20 @@ const CONFIRM_DEADLINE: Duration = Duration::from_millis(1_000);
 const ASK_STOCK_AGAIN: Duration = Duration::from_secs(300);
 
 impl Confirmer {
-    pub fn new(service: Service, token: String) -> Self {
+    pub(crate) fn new(service: Service, token: String) -> Self {
         Confirmer { service, token, kind: Mutex::new(Kind::Unasked) }
     }
 
-    pub fn is_weft(&self) -> bool {
+    pub(crate) fn is_weft(&self) -> bool {
         *self.kind.lock() == Kind::Weft
     }
 
-    pub fn is_worth_asking(&self) -> bool {
+    pub(crate) fn is_worth_asking(&self) -> bool {
         !matches!(*self.kind.lock(), Kind::Stock(until) if Instant::now() < until)
     }
 
     /// `None` when there was no answer.
-    pub async fn confirm(&self, addr: SocketAddr) -> Option<Confirmed> {
+    pub(crate) async fn confirm(&self, addr: SocketAddr) -> Option<Confirmed> {
         let deadline = Instant::now() + CONFIRM_DEADLINE;
         let connection = self.service.connection(deadline).await.ok()?;
         let mut client = MeshClient::new(connection);

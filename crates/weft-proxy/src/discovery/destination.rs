@@ -121,7 +121,9 @@ pub(super) async fn watch(
 
         // 3. Settle identities that are missing.
         own = BTreeSet::from([addr]);
-        each_endpoint(&policy, &mut |endpoint| drop(own.insert(endpoint.addr)));
+        each_endpoint(&policy, &mut |endpoint| {
+            own.insert(endpoint.addr);
+        });
         settling.begin(|addr| own.contains(addr));
         let policy = {
             let settling = Mutex::new(&mut settling);

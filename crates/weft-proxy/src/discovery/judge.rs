@@ -13,7 +13,7 @@ use weft_model::{
 
 /// How far one question has come.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer<T> {
+pub(crate) enum Answer<T> {
     /// It is not asked: the address is outside the networks for it.
     NotAsked,
     /// No answer yet; the last failure of the way, if any.
@@ -26,7 +26,7 @@ pub enum Answer<T> {
 }
 
 impl<T> Answer<T> {
-    pub fn fault(&self) -> Option<&Arc<FaultRecord>> {
+    pub(crate) fn fault(&self) -> Option<&Arc<FaultRecord>> {
         match self {
             Answer::Pending(fault) => fault.as_ref(),
             Answer::Refused(fault) => Some(fault),
@@ -37,13 +37,13 @@ impl<T> Answer<T> {
 
 /// How long an answer that lacks its other half is held back, so that a lookup that fails for a moment does not send
 /// traffic the wrong way.
-pub const HOLD_PENDING: Duration = Duration::from_secs(4);
-pub const HOLD_REFUSED: Duration = Duration::from_millis(1_500);
+pub(crate) const HOLD_PENDING: Duration = Duration::from_secs(4);
+pub(crate) const HOLD_REFUSED: Duration = Duration::from_millis(1_500);
 /// The profile of a service adds little to its policy.
-pub const HOLD_SERVICE: Duration = Duration::from_secs(1);
+pub(crate) const HOLD_SERVICE: Duration = Duration::from_secs(1);
 
 /// The answers together, or `None` while it is better to wait. `waited`: since the address was asked about.
-pub fn combine(
+pub(crate) fn combine(
     addr: SocketAddr,
     profile: &Answer<Profile>,
     policy: &Answer<OutboundPolicy>,
@@ -110,7 +110,7 @@ fn forwards_bare(policy: &OutboundPolicy, addr: SocketAddr) -> bool {
 }
 
 /// Everything to one endpoint, whatever the protocol.
-pub fn forward(name: &str, endpoint: Arc<Endpoint>) -> OutboundPolicy {
+pub(crate) fn forward(name: &str, endpoint: Arc<Endpoint>) -> OutboundPolicy {
     let meta = Arc::new(Meta::default_named(name));
     let backends = Distribution::FirstAvailable(vec![RouteBackend {
         backend: Backend { meta: meta.clone(), kind: BackendKind::Forward(endpoint) },
@@ -146,7 +146,7 @@ pub fn forward(name: &str, endpoint: Arc<Endpoint>) -> OutboundPolicy {
 }
 
 /// Sees every endpoint that a policy names itself.
-pub fn each_endpoint(policy: &OutboundPolicy, see: &mut dyn FnMut(&Arc<Endpoint>)) {
+pub(crate) fn each_endpoint(policy: &OutboundPolicy, see: &mut dyn FnMut(&Arc<Endpoint>)) {
     let mut backends = |distribution: &Distribution| {
         let mut one = |backend: &RouteBackend| {
             if let BackendKind::Forward(endpoint) = &backend.backend.kind {
@@ -179,7 +179,7 @@ fn routes(protocol: &OutboundProtocol) -> (Vec<&HttpRoutes>, Vec<&OpaqueRoutes>)
 }
 
 /// The policy with each endpoint that it names replaced.
-pub fn map_endpoints(
+pub(crate) fn map_endpoints(
     policy: &OutboundPolicy,
     with: &dyn Fn(&Arc<Endpoint>) -> Arc<Endpoint>,
 ) -> OutboundPolicy {

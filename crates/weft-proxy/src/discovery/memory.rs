@@ -17,7 +17,7 @@ const REFUTED_TIMES: u32 = 3;
 const REFUTED_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
-pub struct Memory {
+pub(crate) struct Memory {
     meshed: HashMap<SocketAddr, Seen>,
 }
 
@@ -30,7 +30,7 @@ struct Seen {
 
 impl Memory {
     /// An answer with an identity.
-    pub fn saw(&mut self, endpoint: &Arc<Endpoint>, now: Instant) {
+    pub(crate) fn saw(&mut self, endpoint: &Arc<Endpoint>, now: Instant) {
         debug_assert!(endpoint.identity.id().is_some());
         if self.meshed.len() >= ENTRIES && !self.meshed.contains_key(&endpoint.addr) {
             let oldest = self.meshed.iter().min_by_key(|(_, seen)| seen.last).map(|(addr, _)| *addr);
@@ -40,7 +40,7 @@ impl Memory {
     }
 
     /// What an endpoint without an identity was before, if it is still the same workload.
-    pub fn recall(&mut self, endpoint: &Endpoint, now: Instant) -> Option<Arc<Endpoint>> {
+    pub(crate) fn recall(&mut self, endpoint: &Endpoint, now: Instant) -> Option<Arc<Endpoint>> {
         let seen = self.meshed.get_mut(&endpoint.addr)?;
         if now.saturating_duration_since(seen.last) > KEEP || !same_pod(&seen.endpoint, endpoint) {
             self.meshed.remove(&endpoint.addr);
@@ -51,12 +51,12 @@ impl Memory {
     }
 
     /// The controller said in as many words that there is no proxy.
-    pub fn forget(&mut self, addr: SocketAddr) {
+    pub(crate) fn forget(&mut self, addr: SocketAddr) {
         self.meshed.remove(&addr);
     }
 
     /// A handshake with a remembered identity failed because the peer speaks no TLS.
-    pub fn refuted(&mut self, addr: SocketAddr, now: Instant) {
+    pub(crate) fn refuted(&mut self, addr: SocketAddr, now: Instant) {
         let Some(seen) = self.meshed.get_mut(&addr) else { return };
         let (since, times) = seen.refuted.get_or_insert((now, 0));
         *times += 1;
@@ -66,7 +66,7 @@ impl Memory {
     }
 
     /// Drops what is too old.
-    pub fn sweep(&mut self, now: Instant) {
+    pub(crate) fn sweep(&mut self, now: Instant) {
         self.meshed.retain(|_, seen| now.saturating_duration_since(seen.last) <= KEEP);
     }
 }
@@ -80,7 +80,7 @@ fn same_pod(known: &Endpoint, new: &Endpoint) -> bool {
 }
 
 /// Whether an endpoint's identity is an open question.
-pub fn is_open(endpoint: &Endpoint) -> bool {
+pub(crate) fn is_open(endpoint: &Endpoint) -> bool {
     matches!(endpoint.identity, PeerIdentity::Unknown(_))
 }
 

@@ -18,7 +18,7 @@ use weft_wire::mesh::State;
 
 /// What the controller said in as many words.
 #[derive(Clone, Debug)]
-pub enum Confirmed {
+pub(crate) enum Confirmed {
     Meshed(Arc<Endpoint>),
     Unmeshed,
     Unknown,
@@ -26,7 +26,7 @@ pub enum Confirmed {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub(crate) enum Due {
     /// A confirmation came: look at the answers again.
     Look,
     /// Ask the questions again: an identity is still missing.
@@ -44,7 +44,7 @@ const CONFIRM_AT_ONCE: usize = 8;
 type Confirming = Pin<Box<dyn Future<Output = Vec<(SocketAddr, Option<Confirmed>)>> + Send>>;
 
 /// Settles the identities of one destination's or one name's endpoints.
-pub struct Settling {
+pub(crate) struct Settling {
     cx: Arc<Context>,
     /// For logs.
     subject: String,
@@ -59,7 +59,7 @@ pub struct Settling {
 }
 
 impl Settling {
-    pub fn new(cx: Arc<Context>, subject: String) -> Self {
+    pub(crate) fn new(cx: Arc<Context>, subject: String) -> Self {
         Settling {
             cx,
             subject,
@@ -74,14 +74,14 @@ impl Settling {
     }
 
     /// Before the endpoints of an answer are settled one by one. What was confirmed about others is dropped.
-    pub fn begin(&mut self, still: impl Fn(&SocketAddr) -> bool) {
+    pub(crate) fn begin(&mut self, still: impl Fn(&SocketAddr) -> bool) {
         self.confirmed.retain(|addr, _| still(addr));
         self.open.clear();
         self.unmeshed = false;
     }
 
     /// The endpoint as the data path may use it.
-    pub fn settle(&mut self, endpoint: &Arc<Endpoint>) -> Arc<Endpoint> {
+    pub(crate) fn settle(&mut self, endpoint: &Arc<Endpoint>) -> Arc<Endpoint> {
         let now = Instant::now();
         if endpoint.identity.id().is_some() {
             self.cx.memory.lock().saw(endpoint, now);
@@ -139,7 +139,7 @@ impl Settling {
     }
 
     /// After the endpoints of an answer are settled: arranges what has to happen next.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.told.retain(|addr| self.open.contains(addr));
         let unasked: Vec<SocketAddr> =
             self.open.iter().filter(|addr| !self.confirmed.contains_key(*addr)).copied().collect();
@@ -158,12 +158,12 @@ impl Settling {
     }
 
     /// A confirmation is under way: a first answer had better wait for it, since it is short.
-    pub fn is_confirming(&self) -> bool {
+    pub(crate) fn is_confirming(&self) -> bool {
         self.confirming.is_some()
     }
 
     /// There is evidence against an answer: delays start anew, confirmations count no more.
-    pub fn doubt(&mut self, addr: SocketAddr) {
+    pub(crate) fn doubt(&mut self, addr: SocketAddr) {
         self.attempts = 0;
         self.again = None;
         self.confirmed.remove(&addr);
@@ -188,7 +188,7 @@ impl Settling {
     }
 
     /// Waits for the next thing to do. Cancel-safe.
-    pub async fn due(&mut self) -> Due {
+    pub(crate) async fn due(&mut self) -> Due {
         if self.confirming.is_none() && self.again.is_none() {
             return pending().await;
         }
@@ -226,7 +226,7 @@ fn with_identity(endpoint: &Endpoint, identity: PeerIdentity) -> Arc<Endpoint> {
 }
 
 /// Reads a confirmation.
-pub fn confirmed(response: weft_wire::mesh::ConfirmResponse) -> Confirmed {
+pub(crate) fn confirmed(response: weft_wire::mesh::ConfirmResponse) -> Confirmed {
     match response.state() {
         State::Unknown => Confirmed::Unknown,
         State::Unmeshed => Confirmed::Unmeshed,

@@ -7,6 +7,8 @@ pub mod labels;
 pub mod series;
 mod text;
 
+pub use text::write;
+
 use crate::metrics::{
     labels::Labels,
     series::{Counter, Gauge, Group, Histogram, HttpSeries, PHASE_BUCKETS, TcpSeries},

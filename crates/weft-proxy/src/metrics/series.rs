@@ -184,7 +184,7 @@ impl Drop for OpenConnection {
 }
 
 /// A number that changes whenever a series changes: how idleness is told.
-pub(crate) trait Activity {
+pub trait Activity {
     fn activity(&self) -> u64;
 }
 impl Activity for Counter {

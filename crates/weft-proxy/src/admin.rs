@@ -1,0 +1,240 @@
+//! The admin server: probes, metrics, the flight recorder, and a few switches for whoever is inside the pod.
+//!
+//! It runs on the agent's thread, so that neither a scrape nor a slow reader costs the data path anything. A meshed
+//! scraper is served over mTLS, others in plaintext.
+
+use crate::{log::Log, mesh::Mesh, metrics};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited, combinators::BoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use weft_wire::record::{CONNECTIONS_PATH, ConnectionRecord};
+
+const CONNECTIONS: usize = 128;
+/// From the first byte to the last byte of the answer's head; a scrape's body may take longer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// A connection is closed after this, whatever happens on it.
+const CONNECTION: Duration = Duration::from_secs(300);
+const DETECT: Duration = Duration::from_secs(1);
+const HANDSHAKE: Duration = Duration::from_secs(5);
+const BODY_BYTES: usize = 4 * 1024;
+const RECORDS: usize = 200;
+const RECORDS_MOST: usize = 5_000;
+
+/// What the admin server answers from.
+pub struct Admin {
+    pub mesh: Arc<Mesh>,
+    pub log: Arc<Log>,
+    /// The accept loops run.
+    pub serving: AtomicBool,
+    /// Asks the runtime to shut down.
+    pub shutdown: mpsc::Sender<()>,
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+/// Accepts until the process ends.
+pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((io, client)) => {
+                let admin = admin.clone();
+                tokio::spawn(async move {
+                    // Neither a slow scraper nor a forgotten connection stays for ever.
+                    drop(tokio::time::timeout(CONNECTION, connection(admin, io, client)).await);
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the admin server cannot accept");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn connection(admin: Arc<Admin>, io: TcpStream, client: SocketAddr) {
+    let client = weft_net::socket::canonical(client);
+    // A TLS record starts with the type of a handshake; no HTTP method does.
+    let mut first = [0; 1];
+    let is_tls =
+        matches!(tokio::time::timeout(DETECT, io.peek(&mut first)).await, Ok(Ok(1)) if first[0] == 0x16);
+    if !is_tls {
+        return http(admin, io, client).await;
+    }
+    let Some(credentials) = admin.mesh.identity.current() else { return };
+    let handshake = weft_tls::handshake::accept(&credentials, false, io);
+    match tokio::time::timeout(HANDSHAKE, handshake).await {
+        Ok(Ok(accepted)) => http(admin, accepted.stream, client).await,
+        Ok(Err(fault)) => tracing::debug!(%client, "admin: {fault:?}"),
+        Err(_) => tracing::debug!(%client, "admin: the TLS handshake did not finish"),
+    }
+}
+
+async fn http<IO>(admin: Arc<Admin>, io: IO, client: SocketAddr)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |request| {
+        let admin = admin.clone();
+        async move {
+            let answer = tokio::time::timeout(ANSWER, answer(&admin, request, client)).await;
+            let late = |_| text(StatusCode::GATEWAY_TIMEOUT, "the request took too long\n");
+            Ok::<_, Infallible>(answer.unwrap_or_else(late))
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(ANSWER).max_buf_size(32 * 1024);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(32).max_header_list_size(16 * 1024);
+    if let Err(error) = builder.serve_connection(TokioIo::new(io), service).await {
+        tracing::debug!(%client, %error, "admin connection");
+    }
+}
+
+async fn answer(admin: &Admin, request: Request<Incoming>, client: SocketAddr) -> Response<Body> {
+    let path = request.uri().path().to_string();
+    match (request.method(), path.as_str()) {
+        (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
+        (&Method::GET, "/ready") => ready(admin, request.uri().query() == Some("verbose")),
+        (&Method::GET, "/metrics") => metrics_page(admin),
+        (&Method::GET, CONNECTIONS_PATH) => connections(admin, request.uri().query().unwrap_or("")),
+        (_, "/proxy-log-level" | "/shutdown") if !client.ip().is_loopback() => {
+            text(StatusCode::FORBIDDEN, "only from within the pod\n")
+        }
+        (&Method::GET, "/proxy-log-level") => text(StatusCode::OK, admin.log.level() + "\n"),
+        (&Method::PUT, "/proxy-log-level") => set_level(admin, request.into_body()).await,
+        (_, "/shutdown") if !admin.mesh.config.shutdown_endpoint => {
+            text(StatusCode::NOT_FOUND, "the shutdown endpoint is not enabled\n")
+        }
+        (&Method::POST, "/shutdown") => {
+            // Full: it has been asked already.
+            let _asked = admin.shutdown.try_send(());
+            text(StatusCode::OK, "shutting down\n")
+        }
+        (_, "/live" | "/ready" | "/metrics" | CONNECTIONS_PATH | "/proxy-log-level" | "/shutdown") => {
+            text(StatusCode::METHOD_NOT_ALLOWED, "")
+        }
+        _ => text(StatusCode::NOT_FOUND, ""),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<String>) -> Response<Body> {
+    respond(status, "text/plain; charset=utf-8", Full::new(Bytes::from(body.into())).boxed())
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+/// Ready once certified and accepting, until the drain; verbose, it says what is awaited.
+fn ready(admin: &Admin, verbose: bool) -> Response<Body> {
+    let mesh = &admin.mesh;
+    let certified = mesh.identity.current().is_some();
+    let serving = admin.serving.load(Ordering::Relaxed);
+    let running = mesh.drain.phase() == crate::drain::Phase::Running;
+    let ready = certified && serving && running;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if !verbose {
+        return text(status, if ready { "ready\n" } else { "not ready\n" });
+    }
+    let mut page = String::from(if ready { "ready\n" } else { "not ready\n" });
+    let mut line =
+        |done: bool, what: &str| page.push_str(&format!("[{}] {what}\n", if done { "x" } else { " " }));
+    line(certified, &format!("certificate for {}", mesh.identity.local_name()));
+    line(serving, "accepting connections");
+    line(running, "not shutting down");
+    if let Some(fault) = mesh.identity.waiting() {
+        page.push_str(&format!("waiting: {}\n", fault.as_cause()));
+        fault.causes.iter().for_each(|cause| page.push_str(&format!("  because: {cause}\n")));
+        page.push_str(&format!("  remedy: {}\n", fault.remedy));
+    }
+    text(status, page)
+}
+
+fn metrics_page(admin: &Admin) -> Response<Body> {
+    let metrics = admin.mesh.metrics.clone();
+    let none = metrics::labels::Labels::new();
+    let counted = metrics.counter(metrics::Count::LogLinesDropped, &none);
+    counted.add(admin.log.dropped().saturating_sub(counted.value()));
+    let counted = metrics.counter(metrics::Count::JournalDropped, &none.with("why", "queue full"));
+    counted.add(admin.mesh.recorder.journal_dropped().saturating_sub(counted.value()));
+
+    let (pieces, page) = mpsc::channel(2);
+    tokio::spawn(metrics::write(metrics, pieces));
+    let body = http_body_util::StreamBody::new(ReceiverStream::new(page).map(|piece| Ok(Frame::data(piece))));
+    respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", BodyExt::boxed(body))
+}
+
+/// `?src=&dst=&failed=&limit=`: addresses, names and identities are matched by what they contain.
+fn connections(admin: &Admin, query: &str) -> Response<Body> {
+    let parameters: Vec<(&str, &str)> =
+        query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
+    let value = |name: &str| {
+        parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v).filter(|value| !value.is_empty())
+    };
+    let (src, dst) = (value("src"), value("dst"));
+    let failed = parameters.iter().any(|(n, v)| *n == "failed" && !matches!(*v, "false" | "0"));
+    let limit = value("limit").and_then(|n| n.parse().ok()).unwrap_or(RECORDS).min(RECORDS_MOST);
+    let holds = |text: &Option<String>, part: &str| text.as_ref().is_some_and(|text| text.contains(part));
+    let wanted = |record: &ConnectionRecord| {
+        (!failed || record.fault.is_some())
+            && src.is_none_or(|src| {
+                record.client.to_string().contains(src) || holds(&record.client_identity, src)
+            })
+            && dst.is_none_or(|dst| {
+                record.server.is_some_and(|addr| addr.to_string().contains(dst))
+                    || record.endpoint.is_some_and(|addr| addr.to_string().contains(dst))
+                    || holds(&record.service, dst)
+                    || holds(&record.server_identity, dst)
+            })
+    };
+    match serde_json::to_vec(&admin.mesh.recorder.connections(limit, wanted)) {
+        Ok(json) => respond(StatusCode::OK, "application/json", Full::new(json.into()).boxed()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+async fn set_level(admin: &Admin, body: Incoming) -> Response<Body> {
+    let Ok(body) = Limited::new(body, BODY_BYTES).collect().await else {
+        return text(StatusCode::PAYLOAD_TOO_LARGE, "");
+    };
+    let level = String::from_utf8_lossy(&body.to_bytes()).trim().to_string();
+    match admin.log.set_level(&level) {
+        Ok(()) => {
+            tracing::info!(level, "log level changed");
+            admin.mesh.recorder.note("log level", format!("changed to {level}"), None);
+            respond(StatusCode::NO_CONTENT, "text/plain", Full::default().boxed())
+        }
+        Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
+    }
+}
+
+/// Binds the admin port in the agent's runtime.
+pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::from_std(weft_net::socket::listen(addr, None)?)
+}

@@ -1,0 +1,334 @@
+//! The process: what it starts, in which order and on which thread, and how it ends.
+
+use crate::{
+    admin::{self, Admin},
+    certify::Certifier,
+    config::{Config, Sockets},
+    control::{Dialer, Service, report},
+    discovery::{self, Discovery},
+    drain, identity,
+    log::Log,
+    mesh::Mesh,
+    metrics::Metrics,
+    record::Recorder,
+    watchdog::{self, Heart},
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    time::{Duration, Instant},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use weft_fault::{Code, Fault, Phase};
+use weft_net::socket::Options;
+use weft_tls::bundle::TrustBundle;
+
+/// Linkerd's exit code for a configuration that cannot be used (`EX_USAGE`).
+const EXIT_CONFIG: u8 = 64;
+const RETIRE_EVERY: Duration = Duration::from_secs(10);
+/// A drain is over when nothing was open for so long: the application may still be about to say something.
+const QUIET: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(50);
+/// What connections get for their last words when they are cut.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Runs a proxy, configured by the environment, until it is told to end.
+pub fn main() -> ExitCode {
+    // 1. The configuration. Every mistake is told, on stderr: there is no log yet.
+    let config = match Config::from_env() {
+        Ok(config) => config,
+        Err(faults) => {
+            for fault in faults {
+                eprintln!("{fault:?}");
+            }
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    let anchors = match TrustBundle::parse(&config.identity.trust_anchors_pem) {
+        Ok(anchors) => anchors,
+        Err(why) => {
+            let fault = Fault::new(Code::BadVariable).in_phase(Phase::Start);
+            eprintln!("{:?}", fault.about("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS").because(why));
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    let log = match Log::start(&config.log) {
+        Ok(log) => Arc::new(log),
+        Err(why) => {
+            let fault = Fault::new(Code::BadVariable).in_phase(Phase::Start).about("LINKERD2_PROXY_LOG");
+            eprintln!("{:?}", fault.fact("why", why));
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        identity = %config.identity.local_name,
+        workers = config.workers,
+        "weft-proxy"
+    );
+    anchors.warnings().iter().for_each(|warning| tracing::warn!("trust anchors: {warning}"));
+
+    // 2. The agent's thread is this one.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(config, anchors, log)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            tracing::error!("{fault:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A listening socket of the data path.
+enum Socket {
+    Inbound(TcpListener),
+    Outbound(TcpListener),
+}
+
+async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), Fault> {
+    // 1. Sockets first: whoever connects early waits in the queue instead of being refused.
+    let mut sockets = vec![Socket::Inbound(bind(config.inbound.listen, config.inbound.sockets)?)];
+    for addr in &config.outbound.listen {
+        match bind(*addr, config.outbound.sockets) {
+            Ok(socket) => sockets.push(Socket::Outbound(socket)),
+            // The second address is for IPv6, which a machine may lack.
+            Err(fault) if sockets.len() > 1 => tracing::warn!("{fault:?}"),
+            Err(fault) => return Err(fault),
+        }
+    }
+    let admin_listener = admin::listen(config.admin).map_err(|e| cannot_listen(config.admin, e))?;
+
+    // 2. What everybody sees.
+    let metrics = Metrics::new(config.metrics_retain_idle);
+    let (recorder, journal) = Recorder::new(metrics.clone(), config.pod_name(), &config.identity.local_name);
+    let (identity, publisher) = identity::Handle::new(config.identity.local_name.clone());
+    let (shared, questions) = discovery::Shared::new(config.inbound.default_policy.clone());
+    let (drain_signal, drain) = drain::channel();
+    let hearts: Vec<Arc<Heart>> = (0..config.workers).map(|n| Heart::new(format!("worker-{n}"))).collect();
+    let agents_heart = Heart::new("agent".into());
+    let watched = hearts.iter().chain([&agents_heart]).cloned().collect();
+    let gaps = watchdog::start(watched, metrics.clone(), recorder.clone())
+        .map_err(|e| Fault::new(Code::StartFailed).in_phase(Phase::Start).about("watchdog").because(e))?;
+    let mesh = Arc::new(Mesh {
+        discovery: Discovery::new(shared.clone()),
+        identity,
+        metrics,
+        recorder,
+        drain,
+        gaps,
+        config,
+    });
+
+    // 3. The agent's tasks.
+    tokio::spawn(agents_heart.beat());
+    let (shutdown, mut shutdown_asked) = mpsc::channel(1);
+    let serving = AtomicBool::new(false);
+    let admin = Arc::new(Admin { mesh: mesh.clone(), log, serving, shutdown });
+    tokio::spawn(admin::serve(admin.clone(), admin_listener));
+    start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions });
+
+    // 4. Accept once there is a certificate: before, a handshake could only fail.
+    let stop = stop_asked(&mut shutdown_asked);
+    tokio::pin!(stop);
+    let certified = tokio::select! {
+        _credentials = mesh.identity.clone().first() => true,
+        () = &mut stop => false,
+    };
+    let workers = if certified { start_workers(&mesh, &sockets, hearts)? } else { Vec::new() };
+    if certified {
+        admin.serving.store(true, Ordering::Relaxed);
+        tracing::info!("ready");
+        stop.await;
+    }
+
+    // 5. Drain: unready at once, existing connections to their end, then the rest is cut.
+    tracing::info!(open = mesh.recorder.open(), "draining");
+    drain_signal.advance(drain::Phase::Draining);
+    drained(&mesh.recorder, mesh.config.shutdown_grace).await;
+    drain_signal.advance(drain::Phase::Stopped);
+    let cut = Instant::now();
+    while cut.elapsed() < LAST_WORDS && (mesh.recorder.open() > 0 || workers.iter().any(|w| !w.is_finished()))
+    {
+        tokio::time::sleep(LOOK).await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The workers' questions, and where the answers go.
+struct Asked {
+    shared: Arc<discovery::Shared>,
+    questions: mpsc::Receiver<discovery::Ask>,
+}
+
+/// Everything of the agent that talks to the control plane.
+fn start_agent(
+    mesh: &Arc<Mesh>,
+    anchors: TrustBundle,
+    publisher: identity::Publisher,
+    journal: mpsc::Receiver<weft_wire::record::JournalEntry>,
+    asked: Asked,
+) {
+    let config = &mesh.config;
+    let service = |name, addr: &crate::config::ControlAddr, present| {
+        Service::start(Dialer { name, addr: addr.clone(), anchors: anchors.clone(), present })
+    };
+    let certifier = Certifier {
+        settings: config.identity.clone(),
+        anchors: anchors.clone(),
+        service: service("identity", &config.control.identity, None),
+        metrics: mesh.metrics.clone(),
+        recorder: mesh.recorder.clone(),
+    };
+    tokio::spawn(certifier.run(publisher));
+
+    let destination = service("destination", &config.control.destination, Some(mesh.identity.clone()));
+    let policy = service("policy", &config.control.policy, Some(mesh.identity.clone()));
+    tokio::spawn(report::run(destination.clone(), config.pod_name(), journal, mesh.metrics.clone()));
+    let cx = discovery::context::Context {
+        confirmer: discovery::context::Confirmer::new(destination.clone(), config.control.context.clone()),
+        destination,
+        policy,
+        workload: config.control.workload.clone(),
+        token: config.control.context.clone(),
+        profile_networks: config.profile_networks.clone(),
+        cluster_networks: config.cluster_networks.clone(),
+        initial_timeout: config.control.initial_timeout,
+        memory: Default::default(),
+        recorder: mesh.recorder.clone(),
+    };
+    let idle = discovery::agent::Idle {
+        outbound: config.outbound.discovery_idle,
+        inbound: config.inbound.discovery_idle,
+        permanent: config.inbound.ports.clone(),
+    };
+    tokio::spawn(discovery::agent::run(Arc::new(cx), asked.shared, asked.questions, idle));
+
+    let metrics = mesh.metrics.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(RETIRE_EVERY).await;
+            metrics.retire();
+        }
+    });
+}
+
+/// One thread and one runtime per worker. All share each listening socket.
+fn start_workers(
+    mesh: &Arc<Mesh>,
+    sockets: &[Socket],
+    hearts: Vec<Arc<Heart>>,
+) -> Result<Vec<std::thread::JoinHandle<()>>, Fault> {
+    let mut workers = Vec::with_capacity(hearts.len());
+    for (n, heart) in hearts.into_iter().enumerate() {
+        let failed = |e: io::Error| {
+            Fault::new(Code::StartFailed).in_phase(Phase::Start).about(format!("worker {n}")).because(e)
+        };
+        let mut own = Vec::with_capacity(sockets.len());
+        for socket in sockets {
+            own.push(match socket {
+                Socket::Inbound(socket) => Socket::Inbound(socket.try_clone().map_err(failed)?),
+                Socket::Outbound(socket) => Socket::Outbound(socket.try_clone().map_err(failed)?),
+            });
+        }
+        let mesh = mesh.clone();
+        let builder = std::thread::Builder::new().name(format!("worker-{n}"));
+        workers.push(builder.spawn(move || worker(mesh, own, heart)).map_err(failed)?);
+    }
+    Ok(workers)
+}
+
+fn worker(mesh: Arc<Mesh>, sockets: Vec<Socket>, heart: Arc<Heart>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        // The others go on; the watchdog reports this one as silent for as long as the process lives.
+        Err(error) => return tracing::error!(%error, "a worker has no runtime"),
+    };
+    runtime.block_on(async move {
+        tokio::task::spawn_local(heart.beat());
+        let mut serving = Vec::new();
+        for socket in sockets {
+            let mesh = mesh.clone();
+            let served = match socket {
+                Socket::Inbound(socket) => {
+                    let sockets = mesh.config.inbound.sockets;
+                    weft_net::socket::Listener::new(socket, accepting(sockets))
+                        .map(|listener| tokio::task::spawn_local(crate::inbound::serve(mesh, listener)))
+                }
+                Socket::Outbound(socket) => {
+                    let sockets = mesh.config.outbound.sockets;
+                    weft_net::socket::Listener::new(socket, accepting(sockets))
+                        .map(|listener| tokio::task::spawn_local(crate::outbound::serve(mesh, listener)))
+                }
+            };
+            match served {
+                Ok(task) => serving.push(task),
+                Err(error) => tracing::error!(%error, "a worker cannot listen"),
+            }
+        }
+        for task in serving {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "an accept loop ended");
+            }
+        }
+    });
+}
+
+fn accepting(sockets: Sockets) -> Options {
+    Options { keepalive: sockets.accept_keepalive, user_timeout: sockets.accept_user_timeout, mark: None }
+}
+
+fn bind(addr: SocketAddr, sockets: Sockets) -> Result<TcpListener, Fault> {
+    weft_net::socket::listen(addr, sockets.backlog).map_err(|e| cannot_listen(addr, e))
+}
+
+fn cannot_listen(addr: SocketAddr, cause: io::Error) -> Fault {
+    Fault::new(Code::StartFailed).in_phase(Phase::Start).about(format!("listening on {addr}")).because(cause)
+}
+
+/// Resolves when the process is told to end.
+async fn stop_asked(by_admin: &mut mpsc::Receiver<()>) {
+    let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(term), Ok(int)) => (term, int),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "signals cannot be caught");
+            by_admin.recv().await;
+            return;
+        }
+    };
+    tokio::select! {
+        _ = term.recv() => tracing::info!("SIGTERM"),
+        _ = int.recv() => tracing::info!("SIGINT"),
+        _ = by_admin.recv() => tracing::info!("shutdown asked for at the admin port"),
+    }
+}
+
+/// Waits until nothing is open, or the grace period is over.
+async fn drained(recorder: &Recorder, grace: Duration) {
+    let begun = Instant::now();
+    let mut quiet_since = None;
+    while begun.elapsed() < grace {
+        quiet_since = if recorder.open() == 0 { quiet_since.or(Some(Instant::now())) } else { None };
+        if quiet_since.is_some_and(|since| since.elapsed() >= QUIET) {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    tracing::warn!(
+        open = recorder.open(),
+        grace_s = grace.as_secs(),
+        "the grace period is over; connections are cut"
+    );
+}

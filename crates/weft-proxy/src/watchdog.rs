@@ -1,0 +1,185 @@
+//! Notices when a worker does not run: each beats, and a thread that does nothing else listens.
+
+use crate::{
+    metrics::{Count, Metrics, labels::Labels},
+    record::Recorder,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+use weft_fault::{Code, Fault};
+
+/// How often workers beat and how often they are listened to.
+const BEAT: Duration = Duration::from_millis(100);
+/// A worker that was silent for longer did not run.
+const STALL: Duration = Duration::from_millis(500);
+
+/// The beats of one worker.
+#[derive(Debug)]
+pub struct Heart {
+    name: String,
+    epoch: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Heart {
+    pub fn new(name: String) -> Arc<Self> {
+        Arc::new(Heart { name, epoch: Instant::now(), last_ms: AtomicU64::new(0) })
+    }
+
+    /// Beats; runs on the worker for as long as it lives.
+    pub async fn beat(self: Arc<Self>) {
+        let mut interval = tokio::time::interval(BEAT);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            self.last_ms.store(self.now_ms(), Relaxed);
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(self.last_ms.load(Relaxed)))
+    }
+}
+
+/// The last time that the whole process did not run: when it was noticed, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub noticed: Instant,
+    pub length: Duration,
+}
+
+/// Sees gaps. Whoever has deadlines that ran out during one moves them once by its length.
+#[derive(Clone, Debug)]
+pub struct Gaps(watch::Receiver<Option<Gap>>);
+
+impl Gaps {
+    /// Without a watchdog, for tests: there are none.
+    pub fn none() -> Self {
+        Gaps(watch::channel(None).1)
+    }
+
+    pub fn last(&self) -> Option<Gap> {
+        *self.0.borrow()
+    }
+}
+
+/// Starts the thread that listens. It ends with the process.
+pub fn start(
+    hearts: Vec<Arc<Heart>>,
+    metrics: Arc<Metrics>,
+    recorder: Arc<Recorder>,
+) -> std::io::Result<Gaps> {
+    let (publish, gaps) = watch::channel(None);
+    std::thread::Builder::new().name("watchdog".into()).spawn(move || {
+        let mut listener =
+            Listener { stalled: vec![Duration::ZERO; hearts.len()], hearts, metrics, recorder };
+        let mut last = Instant::now();
+        loop {
+            std::thread::sleep(BEAT);
+            let slept = last.elapsed();
+            last = Instant::now();
+            let overslept = slept.saturating_sub(BEAT);
+            if overslept > STALL {
+                publish.send_replace(Some(Gap { noticed: last, length: overslept }));
+                listener.process_stopped(overslept);
+                // The workers had no more chance to beat than this thread: give them one.
+                continue;
+            }
+            listener.listen();
+        }
+    })?;
+    Ok(Gaps(gaps))
+}
+
+struct Listener {
+    hearts: Vec<Arc<Heart>>,
+    /// For how long each worker has been silent, when that is too long.
+    stalled: Vec<Duration>,
+    metrics: Arc<Metrics>,
+    recorder: Arc<Recorder>,
+}
+
+impl Listener {
+    fn listen(&mut self) {
+        for (heart, stalled) in self.hearts.iter().zip(&mut self.stalled) {
+            let silent = heart.silent_for();
+            if silent > STALL {
+                if stalled.is_zero() {
+                    tracing::warn!(
+                        worker = heart.name,
+                        silent_ms = silent.as_millis(),
+                        "a worker does not run"
+                    );
+                }
+                *stalled = silent;
+            } else if !stalled.is_zero() {
+                let length = std::mem::take(stalled);
+                self.metrics
+                    .counter(
+                        Count::WorkerStalls,
+                        &Labels::new().with("worker", &heart.name).with("kind", "worker"),
+                    )
+                    .add(1);
+                let fault =
+                    Fault::new(Code::Stalled).about(&heart.name).fact("at_least_ms", length.as_millis());
+                tracing::warn!("{fault}");
+                self.recorder.note(&heart.name, "a worker did not run".into(), Some(&fault));
+            }
+        }
+    }
+
+    fn process_stopped(&mut self, length: Duration) {
+        self.metrics
+            .counter(Count::WorkerStalls, &Labels::new().with("worker", "all").with("kind", "process"))
+            .add(1);
+        let fault =
+            Fault::new(Code::Stalled).about("the whole process").fact("length_ms", length.as_millis());
+        tracing::warn!("{fault}");
+        self.recorder.note("process", "the process did not run: stopped, or throttled".into(), Some(&fault));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_model::identity::Identity;
+
+    #[test]
+    fn a_silent_worker_is_counted_once_when_it_runs_again() {
+        let metrics = Metrics::new(Duration::from_secs(1));
+        let id = Identity::parse("a.b").unwrap();
+        let (recorder, mut journal) = Recorder::new(metrics.clone(), "ns/pod".into(), &id);
+        let mut heart = Arc::into_inner(Heart::new("worker-0".into())).unwrap();
+        // Long ago it started, and it has not beaten since.
+        heart.epoch -= Duration::from_secs(7);
+        let heart = Arc::new(heart);
+        let mut listener = Listener {
+            hearts: vec![heart.clone()],
+            stalled: vec![Duration::ZERO],
+            metrics: metrics.clone(),
+            recorder,
+        };
+        listener.listen();
+        listener.listen();
+        let stalls = metrics
+            .counter(Count::WorkerStalls, &Labels::new().with("worker", "worker-0").with("kind", "worker"));
+        assert_eq!(stalls.value(), 0, "it still lasts");
+        heart.last_ms.store(heart.now_ms(), Relaxed);
+        listener.listen();
+        listener.listen();
+        assert_eq!(stalls.value(), 1);
+        let told = journal.try_recv().unwrap().fault.unwrap();
+        assert_eq!(told.code, Code::Stalled.id());
+        assert!(told.fact("at_least_ms").unwrap().parse::<u64>().unwrap() >= 7_000);
+    }
+}
