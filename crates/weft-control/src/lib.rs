@@ -5,8 +5,15 @@
 //!                     └─► journal                     └─► admin: authorize, endpoints, profile
 //! ```
 
+pub mod admin;
+pub mod admission;
+pub mod authority;
+pub mod bootstrap;
 pub mod config;
+pub mod controller;
 pub mod index;
 pub mod journal;
 pub mod ports;
+pub mod serve;
+pub mod service;
 pub mod view;

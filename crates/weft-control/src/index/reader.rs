@@ -102,6 +102,11 @@ impl<'i> Reader<'i> {
         self.index.namespaces.get(&ObjectName::new("", name))
     }
 
+    /// All namespaces. For looks, not for views: no key stands for the whole set.
+    pub fn namespaces(&self) -> impl Iterator<Item = &'i Arc<Namespace>> {
+        self.index.namespaces.in_namespace("")
+    }
+
     pub fn replica_set(&self, name: &ObjectName) -> Option<&'i Arc<ReplicaSet>> {
         self.looks(Key::ReplicaSet(name.clone()));
         self.index.replica_sets.get(name)

@@ -2,11 +2,12 @@
 
 use super::{
     address::{Holder, holder},
-    workload::pod_endpoint,
+    workload::{external_endpoint, pod_endpoint},
 };
 use crate::{config::ControllerConfig, index::reader::Reader};
 use std::net::SocketAddr;
-use weft_model::identity::PeerIdentity;
+use weft_kube::core::pod::Pod;
+use weft_model::{identity::PeerIdentity, outbound::Endpoint};
 
 /// The answer about one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,58 +21,59 @@ pub struct Confirmed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    Meshed {
-        id: String,
-        server_name: String,
-    },
+    Meshed(Box<Endpoint>),
     Unmeshed,
     /// Not known (yet): whoever asks must not take it for unmeshed.
     Unknown,
 }
 
 pub fn confirm(reader: &Reader<'_>, config: &ControllerConfig, addr: SocketAddr) -> Confirmed {
-    let answer = |state, pod: Option<&weft_kube::core::pod::Pod>, reason: &str| Confirmed {
-        state,
-        pod: pod.map(|p| p.metadata.key().to_string()),
-        reason: reason.to_owned(),
-    };
-    let of_pod = |pod: &weft_kube::core::pod::Pod, port: u16| {
-        let endpoint = pod_endpoint(reader, config, pod, SocketAddr::new(addr.ip(), port), None);
-        match endpoint.identity {
-            PeerIdentity::Meshed { id, server_name } => answer(
-                State::Meshed { id: id.to_string(), server_name: server_name.to_string() },
-                Some(pod),
-                "the pod was injected",
-            ),
-            PeerIdentity::Unmeshed => {
-                answer(State::Unmeshed, Some(pod), "the pod was not injected, or skips this port")
-            }
-            PeerIdentity::Unknown(why) => answer(State::Unknown, Some(pod), why.as_str()),
-        }
-    };
     match holder(reader, config, addr.ip(), Some(addr.port())) {
-        Holder::Pod(pod) => of_pod(pod, addr.port()),
-        Holder::HostPort(pod, port) => of_pod(pod, port),
+        Holder::Pod(pod) => of_pod(pod, pod_endpoint(reader, config, pod, addr, None)),
+        Holder::HostPort(pod, port) => {
+            let inside = SocketAddr::new(addr.ip(), port);
+            let endpoint = pod_endpoint(reader, config, pod, inside, None);
+            of_pod(pod, Endpoint { addr, transport_port: None, ..endpoint })
+        }
         Holder::Contested(a, b) => {
-            answer(State::Unknown, Some(a), &format!("the address is also claimed by {}", b.metadata.key()))
+            let reason = format!("the address is also claimed by {}", b.metadata.key());
+            Confirmed { state: State::Unknown, pod: Some(a.metadata.key().to_string()), reason }
         }
-        Holder::External(external) => answer(
-            State::Meshed {
-                id: external.spec.mesh_tls.identity.clone(),
-                server_name: external.spec.mesh_tls.server_name.clone(),
-            },
-            None,
-            "an ExternalWorkload has this address",
-        ),
-        Holder::Service(service) => answer(
-            State::Unmeshed,
-            None,
-            &format!("the address is that of Service {}, not of a workload", service.metadata.key()),
-        ),
-        Holder::Node => answer(State::Unmeshed, None, "the address is a machine's"),
+        Holder::External(external) => {
+            let endpoint = external_endpoint(config, external, addr);
+            of_endpoint(endpoint, None, &format!("ExternalWorkload {}", external.metadata.key()))
+        }
+        Holder::Service(service) => {
+            let reason =
+                format!("the address is that of Service {}, not of a workload", service.metadata.key());
+            Confirmed { state: State::Unmeshed, pod: None, reason }
+        }
+        Holder::Node => plain(State::Unmeshed, "the address is a machine's"),
         Holder::Nobody if !config.in_cluster(addr.ip()) => {
-            answer(State::Unmeshed, None, "the address is outside the cluster's networks")
+            plain(State::Unmeshed, "the address is outside the cluster's networks")
         }
-        Holder::Nobody => answer(State::Unknown, None, "no pod with this address is known"),
+        Holder::Nobody => plain(State::Unknown, "no pod with this address is known"),
     }
+}
+
+fn of_pod(pod: &Pod, endpoint: Endpoint) -> Confirmed {
+    let reason = match endpoint.identity {
+        PeerIdentity::Meshed { .. } => "the pod was injected",
+        PeerIdentity::Unmeshed => "the pod was not injected, or skips this port",
+        PeerIdentity::Unknown(why) => why.as_str(),
+    };
+    of_endpoint(endpoint, Some(pod.metadata.key().to_string()), reason)
+}
+
+fn of_endpoint(endpoint: Endpoint, pod: Option<String>, reason: &str) -> Confirmed {
+    let state = match endpoint.identity {
+        PeerIdentity::Meshed { .. } => State::Meshed(Box::new(endpoint)),
+        PeerIdentity::Unmeshed => State::Unmeshed,
+        PeerIdentity::Unknown(_) => State::Unknown,
+    };
+    Confirmed { state, pod, reason: reason.to_owned() }
+}
+
+fn plain(state: State, reason: &str) -> Confirmed {
+    Confirmed { state, pod: None, reason: reason.to_owned() }
 }

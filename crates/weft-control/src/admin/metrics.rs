@@ -1,0 +1,66 @@
+//! Prometheus text. Every number is read when asked for, so nothing is counted twice.
+
+use super::Admin;
+use std::{
+    fmt::Write,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+pub(super) fn render(admin: &Admin) -> String {
+    let mut out = Text(String::new());
+    let sizes = admin.store.sizes();
+    out.family("weft_index_objects", "gauge", "Objects in the index, by kind");
+    for (kind, count) in &sizes.objects {
+        out.value("weft_index_objects", &[("kind", kind)], count);
+    }
+    out.family("weft_view_subscribers", "gauge", "Open streams, by view");
+    for (view, count) in &sizes.subscribers {
+        out.value("weft_view_subscribers", &[("view", view)], count);
+    }
+    let progress = &admin.feed.progress;
+    out.family("weft_watch_synced", "gauge", "1 when the whole set of the kind was received");
+    for p in progress.iter() {
+        out.value("weft_watch_synced", &[("kind", p.kind)], u8::from(p.synced()));
+    }
+    out.family("weft_watch_lists_total", "counter", "How often the kind was listed");
+    for p in progress.iter() {
+        out.value("weft_watch_lists_total", &[("kind", p.kind)], p.lists());
+    }
+    out.family("weft_watch_failures_total", "counter", "Lists and watches that failed");
+    for p in progress.iter() {
+        out.value("weft_watch_failures_total", &[("kind", p.kind)], p.failures());
+    }
+    out.family("weft_watch_idle_seconds", "gauge", "Time since the watch last heard of the API");
+    for p in progress.iter() {
+        out.value("weft_watch_idle_seconds", &[("kind", p.kind)], p.idle().as_secs_f64());
+    }
+    out.family("weft_api_silence_seconds", "gauge", "Time since the Kubernetes API last answered");
+    out.value("weft_api_silence_seconds", &[], admin.feed.pulse.silence().as_secs_f64());
+    if let Some(authority) = admin.authorities.current() {
+        let left = |until: SystemTime| {
+            until.duration_since(SystemTime::now()).map_or(0.0, |left| left.as_secs_f64())
+        };
+        out.family("issuer_cert_ttl_seconds", "gauge", "Time until the issuer certificate expires");
+        out.value("issuer_cert_ttl_seconds", &[], left(authority.ca.facts().not_after));
+    }
+    out.family("process_time_seconds", "gauge", "The controller's clock");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    out.value("process_time_seconds", &[], now.as_secs());
+    out.0
+}
+
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+    }
+
+    /// Label values are our own words: nothing in them needs escaping.
+    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        let labels: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+}
