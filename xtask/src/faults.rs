@@ -60,7 +60,25 @@ pub(crate) fn check(repo: &Repo) -> Result<Vec<String>> {
             found.push(format!("xtask/src/faults.rs: {} belongs to no family", code.id()));
         }
     }
+    for file in repo.files.iter().filter(|file| file.path.ends_with(".md")) {
+        for (at, line) in file.text.lines().enumerate() {
+            let unknown = ids(line).filter(|id| !known.contains_key(id));
+            found.extend(unknown.map(|id| format!("{}:{}: {id} is no code", file.path, at + 1)));
+        }
+    }
     Ok(found)
+}
+
+/// What looks like a code of one of the families, as `POL-001` does.
+fn ids(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').filter(|word| {
+        let parts = word.split_once('-');
+        parts.is_some_and(|(family, number)| {
+            number.len() == 3
+                && number.bytes().all(|b| b.is_ascii_digit())
+                && FAMILIES.iter().any(|(known, _)| *known == family)
+        })
+    })
 }
 
 fn entry(code: Code) -> String {
