@@ -1,7 +1,9 @@
 //! An API server by itself, for trying it with kubectl and for comparing it with transcripts of a real one:
 //! `cargo run -p weft-local --example api -- [--bare] KUBECONFIG [PORT]`.
 
+use std::io::Write;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt;
 
 use weft_local::api::auth::{MASTERS, User};
 use weft_local::api::{ApiServer, Config};
@@ -27,10 +29,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             User { name: "viewer".into(), groups: vec!["system:authenticated".into()], ..User::default() };
         config.tokens = vec![("admin-token".into(), admin), ("viewer-token".into(), viewer)];
     }
+    let controllers = config.controllers;
     let server = ApiServer::new(config)?;
+    if controllers {
+        tokio::spawn(weft_local::controllers::run(server.api().clone()));
+    }
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let address = listener.local_addr()?;
-    std::fs::write(path, server.kubeconfig(address))?;
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(server.kubeconfig(address).as_bytes())?;
     println!("serving {address}");
     server.serve(listener).await;
     Ok(())

@@ -63,6 +63,8 @@ pub struct Config {
     pub service_range: Ipv4Net,
     /// The node to which every new pod is bound at once. Without one, pods stay unbound.
     pub node: Option<String>,
+    /// Where the `kubernetes` Service leads: an address of this server that pods can reach.
+    pub advertise: Option<std::net::SocketAddr>,
     /// Whether [`crate::controllers`] run on this server.
     pub controllers: bool,
     /// Further static bearer tokens, for tests.
@@ -76,6 +78,7 @@ impl Default for Config {
             names: Vec::new(),
             service_range: Ipv4Net::new_assert([10, 78, 0, 0].into(), 16),
             node: Some("weft".to_owned()),
+            advertise: None,
             controllers: true,
             tokens: Vec::new(),
         }
@@ -131,6 +134,9 @@ impl Api {
                 api.furnish_namespace(namespace);
             }
         }
+        if let Some(advertise) = api.config.advertise {
+            api.seed_own_service(advertise);
+        }
         api.seed(
             "clusterroles.rbac.authorization.k8s.io",
             json!({
@@ -153,6 +159,42 @@ impl Api {
         metadata.insert("creationTimestamp".into(), json!(meta::now()));
         // Existing already is fine: whoever was first made the same.
         let _ = self.store.insert(&resource.into(), object);
+    }
+
+    /// The `kubernetes` Service, by which pods find this server. It has the first address of the range.
+    fn seed_own_service(&self, advertise: std::net::SocketAddr) {
+        let ip = self.config.service_range.hosts().next().unwrap_or(self.config.service_range.addr());
+        let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
+        self.seed("services", json!({
+            "kind": "Service",
+            "apiVersion": "v1",
+            "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+            "spec": {
+                "ports": [{ "name": "https", "protocol": "TCP", "port": 443, "targetPort": advertise.port() }],
+                "clusterIP": ip.to_string(),
+                "clusterIPs": [ip.to_string()],
+                "type": "ClusterIP",
+                "sessionAffinity": "None",
+                "ipFamilies": ["IPv4"],
+                "ipFamilyPolicy": "SingleStack",
+                "internalTrafficPolicy": "Cluster",
+            },
+            "status": { "loadBalancer": {} },
+        }));
+        self.seed(
+            "endpointslices.discovery.k8s.io",
+            json!({
+                "kind": "EndpointSlice",
+                "apiVersion": "discovery.k8s.io/v1",
+                "metadata": {
+                    "name": "kubernetes", "namespace": "default", "generation": 1,
+                    "labels": { "kubernetes.io/service-name": "kubernetes" },
+                },
+                "addressType": "IPv4",
+                "endpoints": [{ "addresses": [advertise.ip().to_string()], "conditions": { "ready": true } }],
+                "ports": [{ "name": "https", "protocol": "TCP", "port": advertise.port() }],
+            }),
+        );
     }
 
     /// Gives a namespace what every namespace has: the `default` ServiceAccount and the API's authority.

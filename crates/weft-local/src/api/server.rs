@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -134,7 +135,17 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Result<Response<Bo
     let path = request.uri().path().to_owned();
     let query = Query::parse(request.uri().query().unwrap_or(""));
     let user = authenticate(api, &request)?;
-    let Some(address) = Address::parse(&path) else {
+    let address = Address::parse(&path);
+    if let Some(address) = &address
+        && ["pods", "services"].contains(&address.plural.as_str())
+        && ["exec", "attach", "proxy"].contains(&address.subresource.as_str())
+    {
+        return stream(api, &user, address, &query, request).await;
+    }
+    // Read before anything is decided, so that a refusal does not cost the client its connection.
+    let (parts, body) = request.into_parts();
+    let request = Request::from_parts(parts, read_body(body).await?);
+    let Some(address) = address else {
         let action = Action { verb: "get", path: Some(&path), ..Action::default() };
         if !auth::may(&api.store, &user, &action) {
             return Err(action.refusal(&user));
@@ -143,23 +154,12 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Result<Response<Bo
     };
     let kind = api.kinds.find(&address.group, &address.version, &address.plural);
     let verb = verb_of(request.method(), &address, &query);
-    let action = Action {
-        verb,
-        group: &address.group,
-        resource: &address.plural,
-        subresource: &address.subresource,
-        namespace: &address.namespace,
-        name: &address.name,
-        path: None,
-    };
-    if !auth::may(&api.store, &user, &action) {
-        return Err(action.refusal(&user));
-    }
+    allow(api, &user, verb, &address)?;
     if reviews::is_review(&address) {
         if request.method() != Method::POST {
             return Err(ApiError::method_not_allowed());
         }
-        let body = read_object(request).await?;
+        let body = read_object(&request)?;
         let answer = reviews::review(api, &user, &address, body)?;
         return Ok(Shown::JSON.answer(StatusCode::CREATED, &answer));
     }
@@ -179,20 +179,58 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Result<Response<Bo
         "finalize" if call.kind.plural == "namespaces" => call.part(request, Part::Finalize).await,
         "scale" if call.kind.scale => call.scale(request).await,
         "token" if call.kind.plural == "serviceaccounts" => {
-            let body = read_object(request).await?;
+            let body = read_object(&request)?;
             let answer = reviews::issue_token(api, &call.address, &body)?;
             Ok(Shown::JSON.answer(StatusCode::CREATED, &answer))
         }
         "binding" if call.kind.plural == "pods" => call.bind(request).await,
         "log" if call.kind.plural == "pods" => connect::logs(api, &call.address, &call.query).await,
-        "exec" | "attach" if call.kind.plural == "pods" => {
-            connect::upgrade(api, &call.address, &call.query, request)
+        _ => Err(ApiError::no_such_resource()),
+    }
+}
+
+/// Requests whose bodies are streams.
+async fn stream(
+    api: &Arc<Api>,
+    user: &User,
+    address: &Address,
+    query: &Query,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
+    let known = api.kinds.find(&address.group, &address.version, &address.plural).is_some();
+    if !known || !address.namespaced {
+        return Err(ApiError::no_such_resource());
+    }
+    match address.subresource.as_str() {
+        "proxy" => {
+            // A port or scheme is no part of the name that roles speak of.
+            let name =
+                address.name.split(':').find(|part| !["", "http", "https"].contains(part)).unwrap_or("");
+            let named = Address { name: name.to_owned(), ..address.clone() };
+            allow(api, user, verb_of(request.method(), address, query), &named)?;
+            proxy::forward(api, address, request).await
         }
-        "proxy" if ["pods", "services"].contains(&call.kind.plural.as_str()) => {
-            proxy::forward(api, &call.address, request).await
+        "exec" | "attach" if address.plural == "pods" => {
+            // Opening a shell is a creation, whatever the method of the upgrade is.
+            allow(api, user, "create", address)?;
+            connect::upgrade(api, address, query, request)
         }
         _ => Err(ApiError::no_such_resource()),
     }
+}
+
+/// Refuses what the user may not do.
+fn allow(api: &Api, user: &User, verb: &str, address: &Address) -> Result<(), ApiError> {
+    let action = Action {
+        verb,
+        group: &address.group,
+        resource: &address.plural,
+        subresource: &address.subresource,
+        namespace: &address.namespace,
+        name: &address.name,
+        path: None,
+    };
+    if auth::may(&api.store, user, &action) { Ok(()) } else { Err(action.refusal(user)) }
 }
 
 /// Who calls. Health and version are open to everybody, like on a real server.
@@ -228,7 +266,7 @@ fn authenticate(api: &Api, request: &Request<Incoming>) -> Result<User, ApiError
 }
 
 /// Everything that is no resource: discovery, schemas, version, health.
-fn outside_resources(api: &Api, request: &Request<Incoming>, path: &str) -> Result<Response<Body>, ApiError> {
+fn outside_resources(api: &Api, request: &Request<Bytes>, path: &str) -> Result<Response<Body>, ApiError> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return Err(ApiError::method_not_allowed());
     }
@@ -259,8 +297,8 @@ fn verb_of(method: &Method, address: &Address, query: &Query) -> &'static str {
 }
 
 /// Reads a body within the limits of size and time.
-async fn read_body(request: Request<Incoming>) -> Result<bytes::Bytes, ApiError> {
-    let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
+async fn read_body(body: Incoming) -> Result<Bytes, ApiError> {
+    let body = Limited::new(body, BODY_LIMIT).collect();
     match tokio::time::timeout(BODY_PATIENCE, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::new(
@@ -274,25 +312,24 @@ async fn read_body(request: Request<Incoming>) -> Result<bytes::Bytes, ApiError>
     }
 }
 
-fn media_type(request: &Request<Incoming>) -> String {
+fn media_type(request: &Request<Bytes>) -> String {
     let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     value.split(';').next().unwrap_or("").trim().to_owned()
 }
 
 /// Reads a body that is an object, in JSON or YAML.
-async fn read_object(request: Request<Incoming>) -> Result<Value, ApiError> {
-    let media = media_type(&request);
-    let body = read_body(request).await?;
+fn read_object(request: &Request<Bytes>) -> Result<Value, ApiError> {
+    let body = request.body();
     let unreadable = |why: String| {
         let shown = if body.is_empty() { "<empty>".to_owned() } else { String::new() };
         ApiError::bad_request(
             format!("couldn't get version/kind; json parse error: {why} {shown}").trim_end(),
         )
     };
-    match media.as_str() {
-        "" | "application/json" => serde_json::from_slice(&body).map_err(|e| unreadable(e.to_string())),
+    match media_type(request).as_str() {
+        "" | "application/json" => serde_json::from_slice(body).map_err(|e| unreadable(e.to_string())),
         "application/yaml" => {
-            let text = std::str::from_utf8(&body).map_err(|e| unreadable(e.to_string()))?;
+            let text = std::str::from_utf8(body).map_err(|e| unreadable(e.to_string()))?;
             serde_saphyr::from_str(text).map_err(|e| unreadable(e.to_string()))
         }
         _ => Err(ApiError::new(
@@ -314,7 +351,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn main(&self, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    async fn main(&self, request: Request<Bytes>) -> Result<Response<Body>, ApiError> {
         let named = !self.address.name.is_empty();
         let method = request.method().clone();
         if self.address.watch || (method == Method::GET && !named && self.query.flag("watch")) {
@@ -344,7 +381,7 @@ impl Call<'_> {
         }
     }
 
-    async fn part(&self, request: Request<Incoming>, part: Part) -> Result<Response<Body>, ApiError> {
+    async fn part(&self, request: Request<Bytes>, part: Part) -> Result<Response<Body>, ApiError> {
         let shown = Shown::negotiate(request.headers(), None, false)?;
         match *request.method() {
             Method::GET => {
@@ -443,9 +480,9 @@ impl Call<'_> {
         Err(error)
     }
 
-    async fn create(&self, request: Request<Incoming>, shown: Shown) -> Result<Response<Body>, ApiError> {
+    async fn create(&self, request: Request<Bytes>, shown: Shown) -> Result<Response<Body>, ApiError> {
         let mut write = self.write("CreateOptions")?;
-        let body = read_object(request).await?;
+        let body = read_object(&request)?;
         let object = self.api.create(&self.kind, &self.address.namespace, body, &mut write).await?;
         let mut response = shown.answer(StatusCode::CREATED, &shown.object(&self.kind, &object));
         respond::warn(&mut response, &write.warnings);
@@ -454,12 +491,12 @@ impl Call<'_> {
 
     async fn update(
         &self,
-        request: Request<Incoming>,
+        request: Request<Bytes>,
         shown: Shown,
         part: Part,
     ) -> Result<Response<Body>, ApiError> {
         let mut write = self.write("UpdateOptions")?;
-        let body = read_object(request).await?;
+        let body = read_object(&request)?;
         let (namespace, name) = (&self.address.namespace, &self.address.name);
         let change = |_: &Value| Ok(body.clone());
         let object = self.api.update(&self.kind, namespace, name, part, change, &mut write).await?;
@@ -470,7 +507,7 @@ impl Call<'_> {
 
     async fn patch(
         &self,
-        request: Request<Incoming>,
+        request: Request<Bytes>,
         shown: Shown,
         part: Part,
     ) -> Result<Response<Body>, ApiError> {
@@ -479,8 +516,7 @@ impl Call<'_> {
         let (namespace, name) = (&self.address.namespace, &self.address.name);
         if media == "application/apply-patch+yaml" {
             let manager = self.query.field_manager("PatchOptions")?.to_owned();
-            let body = read_body(request).await?;
-            let wanted = parse_patch_yaml(&body)?;
+            let wanted = parse_patch_yaml(request.body())?;
             let force = self.query.flag("force");
             let applied = apply::apply(
                 self.api, &self.kind, namespace, name, part, wanted, &manager, force, &mut write,
@@ -491,7 +527,7 @@ impl Call<'_> {
             respond::warn(&mut response, &write.warnings);
             return Ok(response);
         }
-        let patch = read_patch(&media, request).await?;
+        let patch = read_patch(&media, request.body())?;
         let change = |object: &Value| patch.apply(&self.kind, object);
         let object = self.api.update(&self.kind, namespace, name, part, change, &mut write).await?;
         let mut response = shown.answer(StatusCode::OK, &shown.object(&self.kind, &object));
@@ -499,7 +535,7 @@ impl Call<'_> {
         Ok(response)
     }
 
-    async fn scale(&self, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    async fn scale(&self, request: Request<Bytes>) -> Result<Response<Body>, ApiError> {
         let (namespace, name) = (&self.address.namespace, &self.address.name);
         let mut write = self.write("UpdateOptions")?;
         let scale = match *request.method() {
@@ -508,13 +544,13 @@ impl Call<'_> {
                 Api::scale_of(&self.kind, &object)
             }
             Method::PUT => {
-                let body = read_object(request).await?;
+                let body = read_object(&request)?;
                 let change = |_: &Value| Ok(body.clone());
                 self.api.update_scale(&self.kind, namespace, name, change, &mut write).await?
             }
             Method::PATCH => {
                 let media = media_type(&request);
-                let patch = read_patch(&media, request).await?;
+                let patch = read_patch(&media, request.body())?;
                 let change = |scale: &Value| {
                     // A patch without a version means whatever is current.
                     let mut scale = scale.clone();
@@ -529,9 +565,9 @@ impl Call<'_> {
     }
 
     /// Binds a pod to a node: schedulers of others may do so.
-    async fn bind(&self, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    async fn bind(&self, request: Request<Bytes>) -> Result<Response<Body>, ApiError> {
         let mut write = self.write("CreateOptions")?;
-        let body = read_object(request).await?;
+        let body = read_object(&request)?;
         let node = meta::text(&body, "/target/name").to_owned();
         let (namespace, name) = (&self.address.namespace, &self.address.name);
         let change = |pod: &Value| {
@@ -550,9 +586,9 @@ impl Call<'_> {
         Ok(Shown::JSON.answer(StatusCode::CREATED, &status))
     }
 
-    async fn delete(&self, request: Request<Incoming>, shown: Shown) -> Result<Response<Body>, ApiError> {
+    async fn delete(&self, request: Request<Bytes>, shown: Shown) -> Result<Response<Body>, ApiError> {
         let mut write = self.write("DeleteOptions")?;
-        let options = self.delete_options(request, &mut write).await?;
+        let options = self.delete_options(&request, &mut write)?;
         let (namespace, name) = (&self.address.namespace, &self.address.name);
         let deleted = self.api.delete(&self.kind, namespace, name, &options, &mut write).await?;
         let whole = ["pods", "services", "serviceaccounts"].contains(&&*self.kind.resource);
@@ -575,9 +611,9 @@ impl Call<'_> {
         Ok(response)
     }
 
-    async fn delete_all(&self, request: Request<Incoming>, shown: Shown) -> Result<Response<Body>, ApiError> {
+    async fn delete_all(&self, request: Request<Bytes>, shown: Shown) -> Result<Response<Body>, ApiError> {
         let mut write = self.write("DeleteOptions")?;
-        let options = self.delete_options(request, &mut write).await?;
+        let options = self.delete_options(&request, &mut write)?;
         let page = self.api.list(&self.kind, self.namespace(), &self.filter()?, At::Now, 0, None)?;
         for object in &page.items {
             let deleted = self
@@ -595,9 +631,9 @@ impl Call<'_> {
     }
 
     /// `DeleteOptions` from the query, or from the body where it has one.
-    async fn delete_options(
+    fn delete_options(
         &self,
-        request: Request<Incoming>,
+        request: &Request<Bytes>,
         write: &mut Write<'_>,
     ) -> Result<DeleteOptions, ApiError> {
         let mut options = DeleteOptions {
@@ -605,7 +641,7 @@ impl Call<'_> {
             propagation: self.query.get("propagationPolicy").map(Propagation::parse).transpose()?,
             ..DeleteOptions::default()
         };
-        let body = read_body(request).await?;
+        let body = request.body();
         if body.is_empty() {
             return Ok(options);
         }
@@ -633,7 +669,7 @@ impl Call<'_> {
     }
 }
 
-async fn read_patch(media: &str, request: Request<Incoming>) -> Result<Patch, ApiError> {
+fn read_patch(media: &str, body: &[u8]) -> Result<Patch, ApiError> {
     let known = [
         "application/json-patch+json",
         "application/merge-patch+json",
@@ -644,8 +680,7 @@ async fn read_patch(media: &str, request: Request<Incoming>) -> Result<Patch, Ap
             ApiError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").with_details(json!({}))
         );
     }
-    let body = read_body(request).await?;
-    let value: Value = serde_json::from_slice(&body)
+    let value: Value = serde_json::from_slice(body)
         .map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?;
     Ok(match media {
         "application/json-patch+json" => Patch::Json(value),

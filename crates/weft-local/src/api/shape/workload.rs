@@ -146,6 +146,16 @@ pub(super) fn validate_job(job: &Value, old: Option<&Value>, errors: &mut Vec<Fi
         &["OnFailure", "Never"],
         errors,
     );
+    // Refused rather than ignored: a Job that relies on them would do something else than it says.
+    for field in ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "managedBy"] {
+        if job["spec"].get(field).is_some() {
+            errors.push(FieldError::forbidden(format!("spec.{field}"), "is not run on one machine"));
+        }
+    }
+    let mode = meta::text(job, "/spec/completionMode");
+    if mode != "NonIndexed" {
+        errors.push(FieldError::unsupported("spec.completionMode", mode, &["NonIndexed"]));
+    }
     let Some(old) = old else { return };
     for field in ["selector", "template", "completionMode"] {
         if old["spec"][field] != job["spec"][field] {
