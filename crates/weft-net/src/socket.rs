@@ -26,6 +26,8 @@ pub struct Listener {
     options: Options,
     /// Tests run where nothing redirects: every connection claims this destination.
     pretended: Option<SocketAddr>,
+    /// Tests run on loopback, whose clients pass every policy: every connection claims this client.
+    pretended_client: Option<SocketAddr>,
 }
 
 /// An accepted connection. Addresses are canonical: an IPv4 client of an IPv6 socket is an IPv4 client.
@@ -57,12 +59,18 @@ pub fn listen(addr: SocketAddr, backlog: Option<u32>) -> io::Result<std::net::Tc
 impl Listener {
     /// Must be called within the runtime that will accept.
     pub fn new(socket: std::net::TcpListener, options: Options) -> io::Result<Self> {
-        Ok(Listener { tcp: TcpListener::from_std(socket)?, options, pretended: None })
+        Ok(Listener { tcp: TcpListener::from_std(socket)?, options, pretended: None, pretended_client: None })
     }
 
     /// Pretends that every connection was redirected on its way to `dst`.
     pub fn pretending(mut self, dst: SocketAddr) -> Self {
         self.pretended = Some(dst);
+        self
+    }
+
+    /// Pretends that every connection comes from `client`.
+    pub fn pretending_client(mut self, client: SocketAddr) -> Self {
+        self.pretended_client = Some(client);
         self
     }
 
@@ -76,7 +84,8 @@ impl Listener {
         prepare(&stream, self.options)?;
         let local = canonical(stream.local_addr()?);
         let original_dst = self.pretended.or_else(|| original_dst(&stream, local));
-        Ok(Accepted { stream, client: canonical(client), local, original_dst })
+        let client = self.pretended_client.unwrap_or(canonical(client));
+        Ok(Accepted { stream, client, local, original_dst })
     }
 }
 

@@ -1,0 +1,6 @@
+//! The data path over real sockets: scripted applications, real TLS between proxies, a discovery that a test fills.
+
+mod harness;
+mod inbound;
+mod outbound;
+mod pair;
