@@ -3,7 +3,27 @@
 //!
 //! The API keeps raw JSON objects and one ordered log of changes; it knows nothing about the node agent except
 //! the [`api::kubelet::Kubelet`] trait. The node agent talks to the API as any client would, through `kube`.
+//!
+//! From the outside in: [`up`] starts the supervisor and holds the mesh; [`entry`] is where the program comes back as one of
+//! the processes inside; [`supervisor`] is process 1 of the mesh and runs everything but the pods' own processes.
 
 pub mod api;
+pub mod channel;
 pub mod controllers;
+mod dns;
+pub mod entry;
+pub mod network;
 pub mod node;
+mod service_nat;
+mod services;
+pub mod state;
+pub mod supervisor;
+pub mod up;
+
+use std::time::Duration;
+
+/// The domain below which services have names.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// How long the containers of a mesh that is being ended may take, whatever their pods say.
+pub const STOP_GRACE: Duration = Duration::from_secs(5);

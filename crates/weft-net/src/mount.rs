@@ -1,7 +1,11 @@
 //! Mounts, with the path in every error.
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use std::{ffi::CString, fs, io, path::Path};
+use std::{
+    ffi::CString,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 fn at(what: &str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> io::Error {
     let text = format!("{what} {}", path.display());
@@ -61,14 +65,29 @@ pub fn detach(target: &Path) -> io::Result<()> {
     rustix::mount::unmount(target, UnmountFlags::DETACH).map_err(at("unmount", target))
 }
 
-/// Makes `new_root` (a mount) the root directory of this process; the old one is gone.
-pub fn pivot(new_root: &Path) -> io::Result<()> {
+/// The root directory of before a [`pivot`], still mounted inside the new one.
+#[derive(Debug)]
+pub struct OldRoot(PathBuf);
+
+/// Makes `new_root` (a mount) the root directory of this process. The old one stays reachable until [`OldRoot::remove`].
+pub fn pivot(new_root: &Path) -> io::Result<OldRoot> {
     std::env::set_current_dir(new_root)?;
     let old = Path::new(".weft-old-root");
     fs::create_dir(old)?;
     rustix::process::pivot_root(".", old).map_err(at("pivot to", new_root))?;
     std::env::set_current_dir("/")?;
-    let old = Path::new("/").join(old);
-    detach(&old)?;
-    fs::remove_dir(&old)
+    Ok(OldRoot(Path::new("/").join(old)))
+}
+
+impl OldRoot {
+    /// Where it is now.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Unmounts it for good.
+    pub fn remove(self) -> io::Result<()> {
+        detach(&self.0)?;
+        fs::remove_dir(&self.0)
+    }
 }

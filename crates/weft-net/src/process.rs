@@ -3,7 +3,9 @@
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, pidfd_send_signal, waitpid,
 };
+use rustix::termios::{Winsize, tcsetwinsize};
 use std::{
+    fs::File,
     io, mem,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -11,6 +13,7 @@ use std::{
     },
     process::Command,
 };
+use tokio::io::{Interest, unix::AsyncFd};
 
 /// A process that cannot be confused with a later one of the same number.
 #[derive(Debug)]
@@ -29,6 +32,16 @@ impl Pidfd {
             Err(rustix::io::Errno::SRCH) => Ok(()),
             other => Ok(other?),
         }
+    }
+}
+
+impl Pidfd {
+    /// Waits until the process has ended. Whoever is its parent still has to reap it.
+    pub async fn ended(&self) -> io::Result<()> {
+        let fd = self.0.try_clone()?;
+        // SAFETY: an `OwnedFd` keeps its descriptor open and the same until it is dropped, after it was deregistered.
+        let readable = unsafe { AsyncFd::register(fd)? };
+        readable.readable().await.map(drop)
     }
 }
 
@@ -103,4 +116,35 @@ pub fn on_terminal(command: &mut Command) -> &mut Command {
     };
     // SAFETY: between fork and exec only `setsid` and `ioctl` are called; both are async-signal-safe and allocate nothing.
     unsafe { command.pre_exec(take_terminal) }
+}
+
+/// The controlling end of a terminal, for async programs.
+#[derive(Debug)]
+pub struct Terminal(AsyncFd<File>);
+
+impl Terminal {
+    pub fn new(terminal: File) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&terminal, true)?;
+        // SAFETY: a `File` keeps its descriptor open and the same until it is dropped, after it was deregistered.
+        Ok(Terminal(unsafe { AsyncFd::register(terminal)? }))
+    }
+
+    /// What the programs wrote. Fails (EIO) when the last of them has closed its end.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.async_io(Interest::READABLE, |t| io::Read::read(&mut &*t, buffer)).await
+    }
+
+    /// Types the bytes.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let n = self.0.async_io(Interest::WRITABLE, |t| io::Write::write(&mut &*t, bytes)).await?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    pub fn set_size(&self, rows: u16, columns: u16) -> io::Result<()> {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        Ok(tcsetwinsize(self.0.get_ref(), size)?)
+    }
 }

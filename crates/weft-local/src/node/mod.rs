@@ -1,1 +1,265 @@
-//! The node agent: pods as processes in network namespaces.
+//! The node agent: runs the pods that the API binds to this node as processes of this machine. It talks to the API as
+//! kubelet does, and does what kubelet and a container runtime do.
+
+mod backoff;
+mod container;
+mod env;
+mod events;
+pub(crate) mod init;
+mod kubelet;
+mod launch;
+mod logs;
+mod plan;
+mod pod;
+mod probe;
+mod process;
+mod root;
+mod sandbox;
+mod status;
+mod volumes;
+
+use crate::network::Network;
+use futures_util::TryStreamExt;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        Node as NodeObject, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo, Pod,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use parking_lot::Mutex;
+use pod::{Order, PodRun};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+use weft_fault::{Code, Fault, Phase};
+use weft_net::netlink::route::RouteSocket;
+
+/// The node's name.
+pub const NODE_NAME: &str = "weft";
+
+/// The node agent's state, shared by its pods.
+pub struct Node {
+    client: Client,
+    ground: plan::Ground,
+    /// The pods' files, on a file system in memory.
+    pod_root: PathBuf,
+    log_root: PathBuf,
+    sandboxes: Arc<sandbox::Sandboxes>,
+    events: events::Events,
+    /// The pods that run, by uid.
+    pods: Mutex<HashMap<String, Arc<PodRun>>>,
+    /// How many pods' tasks have not ended.
+    running: watch::Sender<usize>,
+}
+
+/// How an agent is told to end: its pods get this long.
+#[derive(Clone, Copy, Debug)]
+struct Ending(Instant);
+
+impl Node {
+    /// Must be called in a tokio runtime, on a thread in the node's network namespace.
+    ///
+    /// `state_dir` holds `pods`, `stage` and `logs`. `path` is the PATH that containers inherit.
+    pub fn new(
+        client: Client,
+        network: Network,
+        state_dir: &Path,
+        path: Option<String>,
+    ) -> Result<Arc<Self>, Fault> {
+        Ok(Arc::new(Node {
+            events: events::Events::start(client.clone()),
+            client,
+            ground: plan::Ground {
+                network,
+                cluster_domain: crate::CLUSTER_DOMAIN.to_string(),
+                stage: state_dir.join("stage"),
+                weft: plan::this_program(),
+                path,
+            },
+            pod_root: state_dir.join("pods"),
+            log_root: state_dir.join("logs"),
+            sandboxes: Arc::new(sandbox::Sandboxes::new(network, RouteSocket::open()?)),
+            pods: Mutex::default(),
+            running: watch::Sender::new(0),
+        }))
+    }
+
+    /// Registers the node and runs its pods, until `stop` says by when they are to end; returns when they have.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<Option<Duration>>) {
+        while let Err(error) = self.register().await {
+            tracing::warn!(%error, "the node was not registered; trying again");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let mut orders: HashMap<String, watch::Sender<Order>> = HashMap::new();
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let config = watcher::Config::default().fields(&format!("spec.nodeName={NODE_NAME}"));
+        let events = watcher(pods, config).default_backoff();
+        futures_util::pin_mut!(events);
+        let mut listed = HashSet::new();
+        let ending = loop {
+            let event = tokio::select! {
+                event = events.try_next() => event,
+                grace = stop.wait_for(Option::is_some) => {
+                    let grace = grace.ok().and_then(|g| *g).unwrap_or_default();
+                    break Ending(Instant::now() + grace);
+                }
+            };
+            match event {
+                Ok(Some(watcher::Event::Init)) => listed.clear(),
+                Ok(Some(watcher::Event::InitApply(pod))) => {
+                    listed.extend(pod.metadata.uid.clone());
+                    self.take(&mut orders, pod);
+                }
+                // What was not listed went while nobody watched.
+                Ok(Some(watcher::Event::InitDone)) => {
+                    let gone = orders.iter().filter(|(uid, _)| !listed.contains(*uid));
+                    gone.for_each(|(_, order)| drop(order.send_replace(Order::Gone)));
+                }
+                Ok(Some(watcher::Event::Apply(pod))) => self.take(&mut orders, pod),
+                Ok(Some(watcher::Event::Delete(pod))) => {
+                    if let Some(order) = pod.metadata.uid.as_ref().and_then(|uid| orders.get(uid)) {
+                        order.send_replace(Order::Gone);
+                    }
+                }
+                Ok(None) => break Ending(Instant::now()),
+                Err(error) => tracing::warn!(%error, "the watch on pods was lost; it is taken up again"),
+            }
+            orders.retain(|_, order| !order.is_closed());
+        };
+        for order in orders.values() {
+            order.send_modify(|order| {
+                if let Order::Run(pod) = order {
+                    *order = Order::End(pod.clone(), ending.0);
+                }
+            });
+        }
+        let mut running = self.running.subscribe();
+        let all_ended = running.wait_for(|n| *n == 0);
+        // A little later than the containers' own deadline, so that their last words are written.
+        let _ = tokio::time::timeout_at(ending.0 + Duration::from_secs(3), all_ended).await;
+    }
+
+    /// Passes the newest version of a pod to its task, started when it is the first.
+    fn take(self: &Arc<Self>, orders: &mut HashMap<String, watch::Sender<Order>>, pod: Pod) {
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        let grace = pod.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok());
+        let deleting = pod.metadata.deletion_timestamp.is_some();
+        let pod = Arc::new(pod);
+        let end = |pod| Order::End(pod, Instant::now() + Duration::from_secs(grace.unwrap_or(30)));
+        match orders.get(&uid) {
+            Some(order) => {
+                order.send_if_modified(|now| match (&*now, deleting) {
+                    (Order::Run(_), false) => {
+                        *now = Order::Run(pod);
+                        true
+                    }
+                    (Order::Run(_), true) => {
+                        *now = end(pod);
+                        true
+                    }
+                    // Deleted again, with another grace: it may only be brought forward.
+                    (Order::End(_, at), _) => {
+                        let sooner = matches!(&end(pod.clone()), Order::End(_, new) if new < at);
+                        if sooner {
+                            *now = end(pod);
+                        }
+                        sooner
+                    }
+                    (Order::Gone, _) => false,
+                });
+            }
+            None => {
+                let first = if deleting { end(pod) } else { Order::Run(pod) };
+                let (order, follow) = watch::channel(first);
+                orders.insert(uid.clone(), order);
+                self.running.send_modify(|n| *n += 1);
+                let node = self.clone();
+                tokio::spawn(async move {
+                    pod::run(node.clone(), uid, follow).await;
+                    node.running.send_modify(|n| *n -= 1);
+                });
+            }
+        }
+    }
+
+    /// Writes the node's object, as `kubectl get nodes` shows it.
+    async fn register(&self) -> Result<(), kube::Error> {
+        let api: Api<NodeObject> = Api::all(self.client.clone());
+        let mut node = NodeObject::default();
+        node.metadata.name = Some(NODE_NAME.into());
+        let labels = [
+            ("kubernetes.io/hostname", NODE_NAME),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
+        ];
+        node.metadata.labels = Some(labels.map(|(k, v)| (k.to_string(), v.to_string())).into());
+        match api.create(&Default::default(), &node).await {
+            Err(kube::Error::Api(e)) if e.code == 409 => {}
+            other => drop(other?),
+        }
+        let status = serde_json::json!({ "status": self.node_status() });
+        api.patch_status(NODE_NAME, &PatchParams::default(), &Patch::Merge(status)).await?;
+        Ok(())
+    }
+
+    fn node_status(&self) -> NodeStatus {
+        let now = Time(Timestamp::now());
+        let condition = |kind: &str, status: &str, reason: &str| NodeCondition {
+            type_: kind.into(),
+            status: status.into(),
+            reason: Some(reason.into()),
+            last_heartbeat_time: Some(now.clone()),
+            last_transition_time: Some(now.clone()),
+            ..NodeCondition::default()
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = memory.lines().find_map(|l| l.strip_prefix("MemTotal:")).unwrap_or("0 kB");
+        let capacity: BTreeMap<String, Quantity> = [
+            ("cpu".to_string(), Quantity(cpus.to_string())),
+            ("memory".to_string(), Quantity(format!("{}Ki", memory.trim().trim_end_matches(" kB")))),
+            ("pods".to_string(), Quantity("500".into())),
+        ]
+        .into();
+        let uname = rustix::system::uname();
+        NodeStatus {
+            addresses: Some(vec![
+                NodeAddress {
+                    type_: "InternalIP".into(),
+                    address: self.ground.network.node_ip().to_string(),
+                },
+                NodeAddress { type_: "Hostname".into(), address: NODE_NAME.into() },
+            ]),
+            allocatable: Some(capacity.clone()),
+            capacity: Some(capacity),
+            conditions: Some(vec![condition("Ready", "True", "KubeletReady")]),
+            daemon_endpoints: Some(NodeDaemonEndpoints::default()),
+            node_info: Some(NodeSystemInfo {
+                kernel_version: uname.release().to_string_lossy().into_owned(),
+                operating_system: "linux".into(),
+                architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.into(),
+                os_image: "processes of this machine".into(),
+                container_runtime_version: format!("weft://{}", env!("CARGO_PKG_VERSION")),
+                kubelet_version: format!("v1.33.0-weft{}", env!("CARGO_PKG_VERSION")),
+                ..NodeSystemInfo::default()
+            }),
+            ..NodeStatus::default()
+        }
+    }
+
+    /// A pod that runs here.
+    fn pod(&self, uid: &str) -> Result<Arc<PodRun>, Fault> {
+        let found = self.pods.lock().get(uid).cloned();
+        found.ok_or_else(|| Fault::new(Code::NotRunning).in_phase(Phase::Start).about(uid))
+    }
+}

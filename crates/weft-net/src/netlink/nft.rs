@@ -288,6 +288,13 @@ impl Rule {
             }
         })
     }
+
+    /// The key that begins in register `key` is in the set.
+    pub fn contained(self, set: &str, key: u32) -> Self {
+        self.expression("lookup", |e| {
+            e.attr(1, &zero_ended(set)).attr(2, &key.to_be_bytes());
+        })
+    }
 }
 
 fn prefix_mask(prefix: u8, length: usize) -> Vec<u8> {
@@ -375,6 +382,14 @@ impl Table {
             .iter()
             .map(|(k, chain)| (key(k), Some(Value::Verdict(Verdict::Goto(chain.clone())))))
             .collect();
+        self.elements(name, id, &elements);
+        self
+    }
+
+    /// A set of pairs of IPv4 addresses (source and destination, say).
+    pub fn address_pairs(&mut self, name: &str, pairs: &[(Ipv4Addr, Ipv4Addr)]) -> &mut Self {
+        let id = self.new_set(name, 0, 8, None);
+        let elements: Vec<_> = pairs.iter().map(|(a, b)| ([a.octets(), b.octets()].concat(), None)).collect();
         self.elements(name, id, &elements);
         self
     }

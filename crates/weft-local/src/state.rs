@@ -1,0 +1,216 @@
+//! The state directory of a mesh, who holds it, and the removal of what a killed mesh left behind.
+//!
+//! Processes and namespaces die with their supervisor by themselves; what can be left is files and, for an instant,
+//! the host's end of the link.
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use weft_fault::{Code, Fault, Phase};
+use weft_net::{netlink::route::RouteSocket, process::Pidfd};
+
+/// Below this, one directory per mesh.
+pub const ROOT: &str = "/run/weft";
+
+/// What is written down about a running mesh, for the next `up` or `down`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Holder {
+    pid: u32,
+    boot_id: String,
+    host_link: String,
+}
+
+/// The state directory of one mesh, held by this process until dropped.
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl State {
+    /// Takes the directory, after removing what an earlier mesh left in it.
+    pub fn take(root: &Path, name: &str) -> Result<Self, Fault> {
+        let path = directory(root, name)?;
+        let make = || -> io::Result<Option<File>> {
+            DirBuilder::new().recursive(true).mode(0o755).create(root)?;
+            let lock = lock_file(root, name)?;
+            if !try_lock(&lock)? {
+                return Ok(None);
+            }
+            sweep(&path)?;
+            DirBuilder::new().mode(0o700).create(&path)?;
+            for sub in ["pods", "stage", "logs"] {
+                DirBuilder::new().mode(0o755).create(path.join(sub))?;
+            }
+            Ok(Some(lock))
+        };
+        match make() {
+            Ok(Some(lock)) => Ok(State { path, _lock: lock }),
+            Ok(None) => Err(Fault::new(Code::AlreadyRunning).in_phase(Phase::Start).about(name)),
+            Err(e) => Err(bad_state(&path, e)),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes who runs the mesh and which link it is about to make.
+    pub fn write_holder(&self, host_link: &str) -> Result<(), Fault> {
+        let holder = Holder { pid: std::process::id(), boot_id: boot_id(), host_link: host_link.to_string() };
+        let json = serde_json::to_vec(&holder).map_err(|e| bad_state(&self.path, e.into()))?;
+        self.write("holder.json", &json)
+    }
+
+    /// Writes a file that only the owner may read.
+    pub fn write(&self, file: &str, content: &[u8]) -> Result<(), Fault> {
+        let path = self.path.join(file);
+        let write = || -> io::Result<()> {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(&path)?.write_all(content)
+        };
+        write().map_err(|e| bad_state(&path, e))
+    }
+
+    /// Removes everything. The lock goes last.
+    pub fn remove(self) -> Result<(), Fault> {
+        sweep(&self.path).map_err(|e| bad_state(&self.path, e))
+    }
+}
+
+/// Ends the mesh of this name, if one runs, and removes what it left. Says whether there was anything.
+///
+/// The process that holds the mesh gets SIGTERM and `grace`, then SIGKILL, which its supervisor does not survive.
+pub fn end(root: &Path, name: &str, grace: Duration) -> Result<bool, Fault> {
+    let path = directory(root, name)?;
+    let there = path.exists();
+    let attempt = || -> io::Result<()> {
+        if !root.exists() {
+            return Ok(());
+        }
+        let lock = lock_file(root, name)?;
+        if !try_lock(&lock)? {
+            stop_holder(&path, &lock, grace)?;
+        }
+        sweep(&path)
+    };
+    attempt().map_err(|e| bad_state(&path, e))?;
+    Ok(there)
+}
+
+/// The names of the meshes that have a state directory.
+pub fn names(root: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|e| e.path().is_dir())
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The directory of a mesh; the name must be usable as one path component.
+pub fn directory(root: &Path, name: &str) -> Result<PathBuf, Fault> {
+    let usable = !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if usable {
+        return Ok(root.join(name));
+    }
+    Err(Fault::new(Code::BadFlag)
+        .fact("name", name)
+        .fact("expected", "lower case letters, digits and dashes, at most 63"))
+}
+
+fn lock_file(root: &Path, name: &str) -> io::Result<File> {
+    // Beside the directory, so that removing the directory does not remove the lock under somebody else.
+    let path = root.join(format!("{name}.lock"));
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+}
+
+fn try_lock(lock: &File) -> io::Result<bool> {
+    match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn read_holder(path: &Path) -> Option<Holder> {
+    serde_json::from_slice(&fs::read(path.join("holder.json")).ok()?).ok()
+}
+
+/// Ends the process that holds the lock, and waits until the lock is free.
+fn stop_holder(path: &Path, lock: &File, grace: Duration) -> io::Result<()> {
+    use rustix::process::Signal;
+    let holder = read_holder(path).ok_or_else(|| io::Error::other("it is held, but not known by whom"))?;
+    let process = Pidfd::open(holder.pid).ok();
+    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, Duration::from_secs(5))] {
+        if let Some(process) = &process {
+            process.signal(signal)?;
+        }
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if try_lock(lock)? {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Err(io::Error::other(format!("process {} does not let go of it", holder.pid)))
+}
+
+/// Removes the files and, if it was made since this machine started, the host's link. The lock must be held.
+fn sweep(path: &Path) -> io::Result<()> {
+    if let Some(holder) = read_holder(path)
+        && holder.boot_id == boot_id()
+        && !holder.host_link.is_empty()
+        && let Ok(mut route) = RouteSocket::open()
+    {
+        route.delete_link(&holder.host_link).map_err(|e| e.error)?;
+    }
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_string()
+}
+
+fn bad_state(path: &Path, error: io::Error) -> Fault {
+    Fault::new(Code::BadState).in_phase(Phase::Start).about(path.display()).because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_mesh_of_the_name_is_refused_and_leftovers_are_swept() {
+        let root = tempfile::tempdir().unwrap();
+        let state = State::take(root.path(), "test").unwrap();
+        state.write("kubeconfig", b"secret").unwrap();
+        assert_eq!(State::take(root.path(), "test").unwrap_err().code(), Code::AlreadyRunning);
+        let left = state.path().join("kubeconfig");
+        // Killed: the lock is gone, the files are not.
+        drop(state);
+        assert!(left.exists());
+        let again = State::take(root.path(), "test").unwrap();
+        assert!(!left.exists());
+        let path = again.path().to_path_buf();
+        again.remove().unwrap();
+        assert!(!path.exists());
+        assert!(!end(root.path(), "test", Duration::ZERO).unwrap());
+        assert!(State::take(root.path(), "../x").is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! Process 1 of a mesh: sets up the node's network, then runs the API, its controllers, the mesh's controller, the node agent,
+//! DNS and address translation.
+
+use crate::{
+    api::{self, ApiServer},
+    channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
+    controllers,
+    dns::Dns,
+    network::{GATEWAY, Network},
+    node::{NODE_NAME, Node},
+    service_nat, services,
+};
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{Api, Client, api::PostParams, config::Kubeconfig};
+use rustix::mount::MountFlags;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use std::{
+    fs, io,
+    net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket},
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, UdpSocket},
+    sync::watch,
+};
+use weft_fault::{Code, Fault, Phase};
+use weft_net::{
+    mount,
+    netlink::{
+        nft::NftSocket,
+        route::{LOOPBACK, Route, RouteSocket},
+    },
+};
+
+/// The API's port on the node's address.
+pub const API_PORT: u16 = 6443;
+
+/// The mesh's controller, given by the program: this crate knows nothing about it. It runs until its seat's `stop`, and
+/// is started when the API answers.
+pub type Controller = Box<dyn FnOnce(ControllerSeat) -> BoxFuture<'static, Result<(), Fault>> + Send>;
+
+/// What the controller is given.
+pub struct ControllerSeat {
+    /// An administrator's client of the API.
+    pub client: Client,
+    /// Where it is to listen ([`Network::node_ip`]) and what is in the mesh.
+    pub network: Network,
+    pub state_dir: PathBuf,
+    /// What `weft up` was given for it: [`crate::up::UpConfig::controller`].
+    pub options: Value,
+    /// Becomes true when the mesh ends and all pods have ended.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Runs as process 1. Standard input is the life line.
+pub(crate) fn run(controller: Controller) -> Result<(), Fault> {
+    let fd = io::stdin().as_fd().try_clone_to_owned().map_err(failed("take the life line"))?;
+    let channel = Arc::new(Channel::from_fd(fd));
+    let result = serve(&channel, controller);
+    if let Err(fault) = &result {
+        // Whoever is told prints it; the log has it too.
+        let _ = channel.send(&FromSupervisor::Failed(Box::new(fault.record())), &[]);
+    }
+    result
+}
+
+fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
+    let (first, fds) = receive(channel)?;
+    let ToSupervisor::Start(config) = first else {
+        return Err(Fault::new(Code::Invariant).fact("first message", format!("{first:?}")));
+    };
+    let [listener, resolver] = <[OwnedFd; 2]>::try_from(fds)
+        .map_err(|fds| Fault::new(Code::Invariant).fact("descriptors", fds.len()))?;
+
+    // 1. The machine inside: mounts, settings, addresses. Nothing has been started yet that could see half of it.
+    mounts(&config.state_dir)?;
+    let mut route = RouteSocket::open()?;
+    addresses(&mut route, &config.network)?;
+
+    // 2. The link, whose other end only the outside can make.
+    say(channel, &FromSupervisor::Namespaces)?;
+    let (ToSupervisor::HostLink { made }, _) = receive(channel)? else {
+        return Err(Fault::new(Code::Invariant).fact("message", "something other than the link"));
+    };
+    if made {
+        link(&mut route, &config.network)?;
+    }
+
+    // 3. Everything else.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(failed("start the runtime"))?;
+    let (stop, stopped) = watch::channel(None);
+    follow_life_line(channel.clone(), stop)?;
+    runtime.block_on(mesh(channel, *config, controller, listener, resolver, stopped))
+}
+
+/// The life line is read by a thread of its own, so that nothing that hangs can keep the mesh alive.
+fn follow_life_line(channel: Arc<Channel>, stop: watch::Sender<Option<Duration>>) -> Result<(), Fault> {
+    let follow = move || {
+        loop {
+            match channel.receive::<ToSupervisor>() {
+                Ok(Some((ToSupervisor::Stop { grace }, _))) => drop(stop.send_replace(Some(grace))),
+                Ok(Some((other, _))) => tracing::warn!(?other, "an unexpected message from outside"),
+                // The end of process 1 is the end of every process in here.
+                Ok(None) | Err(_) => std::process::exit(0),
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("life-line".into()).spawn(follow);
+    thread.map(drop).map_err(failed("start a thread"))
+}
+
+async fn mesh(
+    channel: &Channel,
+    config: SupervisorConfig,
+    controller: Controller,
+    listener: OwnedFd,
+    resolver: OwnedFd,
+    mut stopped: watch::Receiver<Option<Duration>>,
+) -> Result<(), Fault> {
+    let network = config.network;
+    // Fails only if another provider was chosen before: then that one is used.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+
+    // 1. The API: one listener outside, one on the node's address (to which the `kubernetes` service leads).
+    let server = ApiServer::new(api_config(&network))?;
+    let inside = SocketAddr::from((network.node_ip(), API_PORT));
+    let listeners = [tcp(listener)?, TcpListener::bind(inside).await.map_err(failed("listen"))?];
+    for listener in listeners {
+        let server = server.clone();
+        tokio::spawn(async move { server.serve(listener).await });
+    }
+    tokio::spawn(controllers::run(server.api().clone()));
+    let client = client(&server.kubeconfig(inside)).await?;
+    own_objects(&client, &network).await?;
+
+    // 2. Names and service addresses.
+    let (to_services, services) = watch::channel(Arc::default());
+    tokio::spawn(services::follow(client.clone(), to_services));
+    tokio::spawn(service_nat::follow(NftSocket::open()?, network, services.clone()));
+    let outside = (udp(resolver)?, config.name_servers.clone());
+    let dns = Dns::new(network, crate::CLUSTER_DOMAIN, services, Some(outside));
+    let at = SocketAddr::from((network.dns_ip(), 53));
+    let dns_udp = UdpSocket::bind(at).await.map_err(failed("listen for DNS"))?;
+    let dns_tcp = TcpListener::bind(at).await.map_err(failed("listen for DNS"))?;
+    tokio::spawn(dns.serve(dns_udp, dns_tcp));
+
+    // 3. The node and the mesh's controller.
+    let path = std::env::var("PATH").ok();
+    let node = Node::new(client.clone(), network, &config.state_dir, path)?;
+    server.api().set_kubelet(node.clone());
+    let (end_pods, pods_end) = watch::channel(None);
+    let mut agent = tokio::spawn(node.run(pods_end));
+    let (end_controller, stop) = watch::channel(false);
+    let seat = ControllerSeat {
+        client,
+        network,
+        state_dir: config.state_dir.clone(),
+        options: config.controller.clone(),
+        stop,
+    };
+    let mut controller = tokio::spawn(controller(seat));
+    say(channel, &FromSupervisor::Ready { kubeconfig: server.kubeconfig(config.api_outside) })?;
+
+    // 4. Until the end: pods first, so that they still have a control plane while they drain.
+    let grace = tokio::select! {
+        grace = stopped.wait_for(Option::is_some) => grace.ok().and_then(|g| *g).unwrap_or_default(),
+        ended = &mut controller => {
+            let result = ended.unwrap_or_else(|e| Err(Fault::new(Code::Invariant).because(e)));
+            return Err(Fault::new(Code::StartFailed)
+                .in_phase(Phase::Start)
+                .about("the controller")
+                .because(result.err().unwrap_or_else(|| Fault::new(Code::Invariant).fact("controller", "ended"))));
+        }
+        ended = &mut agent => {
+            return Err(Fault::new(Code::Invariant).about("the node agent").fact("ended", format!("{ended:?}")));
+        }
+    };
+    end_pods.send_replace(Some(grace));
+    if let Err(error) = agent.await {
+        tracing::error!(%error, "the node agent failed");
+    }
+    end_controller.send_replace(true);
+    // Its streams end with this process in any case.
+    let _ = tokio::time::timeout(Duration::from_secs(2), controller).await;
+    Ok(())
+}
+
+fn api_config(network: &Network) -> api::Config {
+    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_string);
+    let full = format!("kubernetes.default.svc.{}", crate::CLUSTER_DOMAIN);
+    api::Config {
+        addresses: vec![network.node_ip().into(), network.api_service_ip().into()],
+        names: names.into_iter().chain([full]).collect(),
+        service_range: network.services,
+        node: Some(NODE_NAME.to_string()),
+        ..api::Config::default()
+    }
+}
+
+async fn client(kubeconfig: &str) -> Result<Client, Fault> {
+    let unusable = |what: &'static str, error: Box<dyn std::error::Error + Send + Sync>| {
+        Fault::new(Code::Invariant).in_phase(Phase::Start).fact("step", what).because(error)
+    };
+    let kubeconfig =
+        Kubeconfig::from_yaml(kubeconfig).map_err(|e| unusable("read the kubeconfig", e.into()))?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+        .await
+        .map_err(|e| unusable("read the kubeconfig", e.into()))?;
+    Client::try_from(config).map_err(|e| unusable("make a client", e.into()))
+}
+
+/// The Services that every cluster has: `kubernetes`, and the name server, whose address nobody else may get.
+async fn own_objects(client: &Client, network: &Network) -> Result<(), Fault> {
+    let service = |namespace: &str, name: &str, ip: Ipv4Addr, ports: Value| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"clusterIP": ip.to_string(), "ports": ports}})
+    };
+    let https = json!([{"name": "https", "port": 443, "targetPort": API_PORT, "protocol": "TCP"}]);
+    let domain = json!([{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]);
+    create::<Service>(client, "default", service("default", "kubernetes", network.api_service_ip(), https))
+        .await?;
+    create::<Service>(client, "kube-system", service("kube-system", "kube-dns", network.dns_ip(), domain))
+        .await?;
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "endpoints": [{"addresses": [network.node_ip().to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": API_PORT, "protocol": "TCP"}]});
+    create::<EndpointSlice>(client, "default", slice).await
+}
+
+async fn create<K>(client: &Client, namespace: &str, object: Value) -> Result<(), Fault>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope> + Clone + std::fmt::Debug,
+    K: Serialize + DeserializeOwned,
+    K::DynamicType: Default,
+{
+    let unusable = |e: Box<dyn std::error::Error + Send + Sync>| {
+        Fault::new(Code::Invariant)
+            .in_phase(Phase::Start)
+            .fact("step", "create the cluster's own objects")
+            .because(e)
+    };
+    let object: K = serde_json::from_value(object).map_err(|e| unusable(e.into()))?;
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    match api.create(&PostParams::default(), &object).await {
+        Err(kube::Error::Api(e)) if e.code == 409 => Ok(()),
+        other => other.map(drop).map_err(|e| unusable(e.into())),
+    }
+}
+
+/// Private mounts, a `/proc` of the new process numbers, and memory for the pods' files.
+fn mounts(state_dir: &Path) -> Result<(), Fault> {
+    mount::make_private().map_err(unable("make mounts private"))?;
+    let sealed = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount::filesystem("proc", Path::new("/proc"), sealed, "").map_err(unable("mount /proc"))?;
+    mount::tmpfs(&state_dir.join("pods"), "mode=755").map_err(unable("mount a tmpfs"))
+}
+
+/// The node's addresses are on its loopback: the node itself, the pods' gateway, and DNS.
+fn addresses(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
+    rustix::system::sethostname(NODE_NAME.as_bytes()).map_err(|e| unable("set the host name")(e.into()))?;
+    for (path, value) in [("ip_forward", "1"), ("ip_unprivileged_port_start", "0")] {
+        fs::write(Path::new("/proc/sys/net/ipv4").join(path), value).map_err(unable("set a sysctl"))?;
+    }
+    route.set_up(LOOPBACK)?;
+    route.add_addresses(
+        LOOPBACK,
+        &[(network.node_ip().into(), 32), (GATEWAY.into(), 32), (network.dns_ip().into(), 32)],
+    )?;
+    // Without a route, packets to a service would be refused before they are translated.
+    let destination = network.services.network().into();
+    let prefix = network.services.prefix_len();
+    let source = Some(network.node_ip().into());
+    route.add_routes(&[Route { destination, prefix, interface: LOOPBACK, via: None, source }])?;
+    Ok(())
+}
+
+/// This side of the link to the outside: everything that is not the mesh's goes there.
+fn link(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
+    let interface = route.link_index("host0")?;
+    route.set_up(interface)?;
+    route.add_routes(&[Route {
+        destination: Ipv4Addr::UNSPECIFIED.into(),
+        prefix: 0,
+        interface,
+        via: Some(network.host_ip().into()),
+        source: Some(network.node_ip().into()),
+    }])?;
+    Ok(())
+}
+
+fn receive(channel: &Channel) -> Result<(ToSupervisor, Vec<OwnedFd>), Fault> {
+    let received = channel.receive().map_err(failed("read the life line"))?;
+    received.ok_or_else(|| failed("read the life line")(io::ErrorKind::UnexpectedEof.into()))
+}
+
+fn say(channel: &Channel, message: &FromSupervisor) -> Result<(), Fault> {
+    channel.send(message, &[]).map_err(failed("write to the life line"))
+}
+
+fn tcp(fd: OwnedFd) -> Result<TcpListener, Fault> {
+    let listener = StdTcpListener::from(fd);
+    listener.set_nonblocking(true).map_err(failed("take the listener"))?;
+    TcpListener::from_std(listener).map_err(failed("take the listener"))
+}
+
+fn udp(fd: OwnedFd) -> Result<UdpSocket, Fault> {
+    let socket = StdUdpSocket::from(fd);
+    socket.set_nonblocking(true).map_err(failed("take the socket"))?;
+    UdpSocket::from_std(socket).map_err(failed("take the socket"))
+}
+
+fn failed(step: &'static str) -> impl FnOnce(io::Error) -> Fault {
+    move |e| Fault::new(Code::StartFailed).in_phase(Phase::Start).fact("step", step).because(e)
+}
+
+fn unable(step: &'static str) -> impl FnOnce(io::Error) -> Fault {
+    move |e| Fault::new(Code::HostUnable).in_phase(Phase::Start).fact("step", step).because(e)
+}

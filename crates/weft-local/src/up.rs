@@ -1,0 +1,324 @@
+//! The outside of `weft up`: starts the supervisor in namespaces of its own, makes the link to it, and ends it.
+
+use crate::{
+    channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
+    entry,
+    network::Network,
+    state::{self, State},
+};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    os::{fd::AsFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+use weft_fault::{Code, Fault, FaultRecord, Phase};
+use weft_net::{
+    namespace::{Enter, Fresh, enter},
+    netlink::route::{PeerNamespace, Route, RouteSocket, VethPair},
+    process::Pidfd,
+};
+
+/// How long the supervisor may take for one step of its start.
+const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What `weft up` is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UpConfig {
+    /// The mesh's name: its state is in `/run/weft/NAME`.
+    pub name: String,
+    pub state_root: PathBuf,
+    /// The port of the API on 127.0.0.1; 0 takes a free one.
+    pub api_port: u16,
+    /// Handed to the controller unread: trust anchors, log levels, whatever `weft up` was given for it.
+    pub controller: serde_json::Value,
+}
+
+impl Default for UpConfig {
+    fn default() -> Self {
+        UpConfig {
+            name: "default".into(),
+            state_root: state::ROOT.into(),
+            api_port: 0,
+            controller: serde_json::Value::Null,
+        }
+    }
+}
+
+/// What a user needs to know about a mesh that runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MeshInfo {
+    pub name: String,
+    pub network: Network,
+    pub kubeconfig: PathBuf,
+    pub api: SocketAddr,
+    /// Whether this machine reaches pods and services directly.
+    pub host_link: bool,
+}
+
+/// A mesh that runs. Dropping it ends it at once: nothing in it outlives this value, nor this process.
+#[derive(Debug)]
+pub struct Mesh {
+    info: MeshInfo,
+    channel: Channel,
+    supervisor: Child,
+    state: Option<State>,
+}
+
+impl Mesh {
+    /// Starts the API, the controller, the node agent and DNS, and returns when the API answers. Blocks.
+    ///
+    /// The program must call [`entry::hidden`] first thing in its `main`, since it is started again as the supervisor.
+    pub fn start(config: &UpConfig) -> Result<Mesh, Fault> {
+        let state = State::take(&config.state_root, &config.name)?;
+        let mut host = RouteSocket::open()?;
+        let network = Network::choose(&host.ipv4_routes()?)?;
+        if network != Network::choose(&[])? {
+            tracing::warn!(pods = %network.pods, services = %network.services,
+                "the usual addresses are routed elsewhere on this machine; taking the next free ones");
+        }
+        state.write_holder(&network.host_link())?;
+
+        // 1. What must be of the outside: the API's listener, and a socket to the name servers.
+        let wrap = |step| move |e: io::Error| start_failed(step, e);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.api_port)).map_err(wrap("listen"))?;
+        let api = listener.local_addr().map_err(wrap("listen"))?;
+        let resolver = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(wrap("open a socket"))?;
+
+        // 2. The supervisor: process 1 of its namespaces, with the life line as its standard input.
+        let (ours, theirs) = Channel::pair().map_err(wrap("make a socket pair"))?;
+        let supervisor = spawn_supervisor(&state, theirs)?;
+        let mut mesh = Mesh {
+            info: MeshInfo {
+                name: config.name.clone(),
+                network,
+                kubeconfig: state.path().join("kubeconfig"),
+                api,
+                host_link: false,
+            },
+            channel: ours,
+            supervisor,
+            state: Some(state),
+        };
+        let supervisor_config = SupervisorConfig {
+            name: config.name.clone(),
+            state_dir: mesh.state_path().to_path_buf(),
+            network,
+            api_outside: api,
+            name_servers: name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
+            controller: config.controller.clone(),
+        };
+        let start = ToSupervisor::Start(Box::new(supervisor_config));
+        let talk = |e: io::Error| start_failed("talk to the supervisor", e);
+        mesh.channel.set_deadline(Some(START_DEADLINE)).map_err(talk)?;
+        mesh.channel.send(&start, &[listener.as_fd(), resolver.as_fd()]).map_err(talk)?;
+
+        // 3. The link, once there is a namespace to put its other end into.
+        loop {
+            match mesh.receive()? {
+                FromSupervisor::Namespaces => {
+                    let made = link_host(&mut host, &network, mesh.supervisor.id());
+                    if let Err(e) = &made {
+                        tracing::warn!(error = %e, "no link between this machine and the mesh");
+                    }
+                    mesh.info.host_link = made.is_ok();
+                    let answer = ToSupervisor::HostLink { made: made.is_ok() };
+                    mesh.channel.send(&answer, &[]).map_err(talk)?;
+                }
+                FromSupervisor::Ready { kubeconfig } => {
+                    if let Some(state) = &mesh.state {
+                        state.write("kubeconfig", kubeconfig.as_bytes())?;
+                    }
+                    mesh.channel.set_deadline(None).map_err(talk)?;
+                    return Ok(mesh);
+                }
+                FromSupervisor::Failed(record) => return Err(revive(&record)),
+            }
+        }
+    }
+
+    pub fn info(&self) -> &MeshInfo {
+        &self.info
+    }
+
+    /// Ends the pods (SIGTERM, then `grace`), then everything else, and removes the state directory. Blocks.
+    pub fn stop(mut self, grace: Duration) -> Result<(), Fault> {
+        // A supervisor that is gone needs no word.
+        let _ = self.channel.send(&ToSupervisor::Stop { grace }, &[]);
+        let _ = self.channel.set_deadline(Some(grace + Duration::from_secs(5)));
+        while let Ok(Some(_)) = self.channel.receive::<FromSupervisor>() {}
+        self.end()
+    }
+
+    /// The supervisor, to wait for with [`Pidfd::ended`]: it never ends by itself unless something is broken.
+    pub fn supervisor(&self) -> io::Result<Pidfd> {
+        Pidfd::open(self.supervisor.id())
+    }
+
+    fn receive(&mut self) -> Result<FromSupervisor, Fault> {
+        match self.channel.receive() {
+            Ok(Some((message, _))) => Ok(message),
+            Ok(None) => Err(start_failed("run the supervisor", io::ErrorKind::UnexpectedEof.into())
+                .fact("log", self.state_path().join("supervisor.log").display())
+                .fact("last", last_line(&self.state_path().join("supervisor.log")))),
+            Err(e) => Err(start_failed("wait for the supervisor", e)),
+        }
+    }
+
+    fn state_path(&self) -> &Path {
+        self.state.as_ref().map_or(Path::new(""), State::path)
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        if let Ok(process) = Pidfd::open(self.supervisor.id()) {
+            let _ = process.signal(Signal::KILL);
+        }
+        let _ = self.supervisor.wait();
+        self.state.take().map_or(Ok(()), State::remove)
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        if self.state.is_some()
+            && let Err(fault) = self.end()
+        {
+            tracing::warn!(%fault, "the mesh's state was not removed");
+        }
+    }
+}
+
+/// Starts a mesh that outlives this process, and returns when its API answers. Blocks. `weft down` ends it.
+pub fn start_detached(config: &UpConfig) -> Result<MeshInfo, Fault> {
+    let wrap = |e: io::Error| start_failed("start in the background", e);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(entry::OUTSIDE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // Its own process group: Ctrl-C in this terminal is not meant for it.
+    let mut child = command.process_group(0).spawn().map_err(wrap)?;
+    let stdin = child.stdin.take().ok_or_else(|| wrap(io::ErrorKind::BrokenPipe.into()))?;
+    serde_json::to_writer(stdin, config).map_err(|e| wrap(e.into()))?;
+    let stdout = child.stdout.take().ok_or_else(|| wrap(io::ErrorKind::BrokenPipe.into()))?;
+    let mut answer = String::new();
+    io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut answer).map_err(wrap)?;
+    match serde_json::from_str::<Result<MeshInfo, FaultRecord>>(&answer) {
+        Ok(Ok(info)) => Ok(info),
+        Ok(Err(record)) => Err(revive(&record)),
+        Err(e) => Err(wrap(e.into())),
+    }
+}
+
+/// The process behind [`start_detached`]: holds the mesh until SIGTERM or SIGINT.
+pub(crate) fn run_outside() -> Result<(), Fault> {
+    let wrap = |e: io::Error| start_failed("run in the background", e);
+    let config: UpConfig = serde_json::from_reader(io::stdin()).map_err(|e| wrap(e.into()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrap)?;
+    let started = Mesh::start(&config);
+    let answer = started.as_ref().map(Mesh::info).map_err(Fault::record);
+    println!("{}", serde_json::to_string(&answer).map_err(|e| wrap(e.into()))?);
+    let mesh = started?;
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).map_err(wrap)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(wrap)?;
+        let supervisor = mesh.supervisor().map_err(wrap)?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = supervisor.ended() => {}
+        }
+        Ok::<(), Fault>(())
+    })?;
+    mesh.stop(crate::STOP_GRACE)
+}
+
+/// Ends the mesh of this name and removes what it, or a killed one, left. Blocks.
+pub fn down(state_root: &Path, name: &str) -> Result<(), Fault> {
+    let grace = crate::STOP_GRACE + Duration::from_secs(10);
+    if state::end(state_root, name, grace)? { Ok(()) } else { Err(Fault::new(Code::NotRunning).about(name)) }
+}
+
+fn spawn_supervisor(state: &State, channel: Channel) -> Result<Child, Fault> {
+    let log = File::create(state.path().join("supervisor.log"))
+        .map_err(|e| start_failed("open the supervisor's log", e))?;
+    // Dropped with this function's scope: the life line must have no other holder of the inner end.
+    let stdin = Stdio::from(channel.into_fd());
+    enter(Enter { fresh: Some(Fresh::Machine), ..Enter::default() }, move || {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(entry::SUPERVISOR).stdin(stdin).stdout(Stdio::from(log.try_clone()?)).stderr(log);
+        // Its own process group: Ctrl-C reaches only the outside, which then ends the mesh in order.
+        command.process_group(0).spawn()
+    })
+}
+
+/// The link between this machine and the mesh, with routes to pods and services.
+fn link_host(host: &mut RouteSocket, network: &Network, supervisor: u32) -> Result<(), Fault> {
+    let [_, b, ..] = network.pods.network().octets();
+    let link = host.create_veth(&VethPair {
+        name: &network.host_link(),
+        mac: [2, 0x77, b, 0, 0, 1],
+        peer_name: "host0",
+        peer_mac: [2, 0x77, b, 0, 0, 2],
+        peer_index: 2,
+        peer_namespace: PeerNamespace::Pid(supervisor),
+    })?;
+    host.add_addresses(link, &[(network.host_ip().into(), 32)])?;
+    let routes = [network.pods, network.services].map(|range| Route {
+        destination: range.network().into(),
+        prefix: range.prefix_len(),
+        interface: link,
+        via: Some(network.node_ip().into()),
+        source: Some(network.host_ip().into()),
+    });
+    host.add_routes(&routes)?;
+    Ok(())
+}
+
+/// The `nameserver` lines of a resolv.conf.
+fn name_servers(resolv_conf: &str) -> Vec<SocketAddr> {
+    resolv_conf
+        .lines()
+        .filter_map(|line| line.strip_prefix("nameserver"))
+        .filter_map(|ip| ip.trim().parse::<Ipv4Addr>().ok())
+        .map(|ip| SocketAddr::from((ip, 53)))
+        .take(3)
+        .collect()
+}
+
+fn start_failed(step: &'static str, error: io::Error) -> Fault {
+    Fault::new(Code::StartFailed).in_phase(Phase::Start).fact("step", step).because(error)
+}
+
+/// A fault that another process reported.
+fn revive(record: &FaultRecord) -> Fault {
+    let mut fault = Fault::new(Code::find(&record.code).unwrap_or(Code::StartFailed)).in_phase(Phase::Start);
+    if let Some(subject) = &record.subject {
+        fault = fault.about(subject);
+    }
+    let evidence: Vec<String> = record.facts.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    if !evidence.is_empty() {
+        fault = fault.fact("evidence", evidence.join(" "));
+    }
+    if record.causes.is_empty() { fault } else { fault.because(record.causes.join(": ")) }
+}
+
+fn last_line(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().last().unwrap_or("(empty)").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_of_resolv_conf() {
+        let text = "# x\nsearch a b\nnameserver 192.0.2.1\nnameserver fe80::1%eth0\nnameserver 127.0.0.53 \n";
+        let found: Vec<String> = name_servers(text).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["192.0.2.1:53", "127.0.0.53:53"]);
+    }
+}
