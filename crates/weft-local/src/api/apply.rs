@@ -283,12 +283,18 @@ fn fields_of_value(schema: Option<&Value>, field: &str, value: &Value) -> Value 
     }
 }
 
-/// The fields in both.
+/// The fields in both. An empty map that one applied is not the entries that another one did.
 fn intersection(a: &Value, b: &Value) -> Value {
     let mut both = Map::new();
+    let is_leaf = |fields: &Value| fields.as_object().is_none_or(Map::is_empty);
     for (key, value) in a.as_object().into_iter().flatten() {
-        if let Some(other) = b.get(key) {
-            both.insert(key.clone(), intersection(value, other));
+        let Some(other) = b.get(key) else { continue };
+        if is_leaf(value) != is_leaf(other) {
+            continue;
+        }
+        let inner = intersection(value, other);
+        if is_leaf(value) || !is_leaf(&inner) {
+            both.insert(key.clone(), inner);
         }
     }
     Value::Object(both)

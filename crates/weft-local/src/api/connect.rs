@@ -24,7 +24,8 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::error::ApiError;
 use super::kubelet::{AttachQuery, ExecQuery, ExecStreams, ExitCode, Kubelet, LogQuery, TerminalSize};
@@ -280,7 +281,8 @@ async fn session(
         socket.send(message(STDERR, &data)).await?;
     }
     socket.send(message(ERROR, verdict(ended).to_string().as_bytes())).await?;
-    socket.close(None).await?;
+    // kubectl takes a close without this code for a failure.
+    socket.close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() })).await?;
     // Until the client answers the close, or a little while.
     let drained = async { while let Some(Ok(_)) = socket.next().await {} };
     let _ = tokio::time::timeout(Duration::from_secs(5), drained).await;
