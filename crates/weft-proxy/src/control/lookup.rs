@@ -20,6 +20,8 @@ pub enum Told<M> {
     /// The first message of a stream: it replaces everything that earlier streams said.
     First(M),
     Next(M),
+    /// No answer yet; the question was asked once more beside the first.
+    Slow(Fault),
     /// No answer, or the stream ended; it is asked again by itself. What was said before stays valid.
     Failed(Failure),
 }
@@ -48,10 +50,11 @@ type Candidate<M> = Pin<Box<dyn Future<Output = Result<(Streaming<M>, M), Failur
 /// Delays before a question is asked again: after a failure of the way, and after a refusal.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 const AFTER_REFUSAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
-/// A first message that is later than this is asked for anew: shorter the first time, since a question that was lost is
-/// answered at once the second time.
+/// A first message that is later than this has failed.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
-const FIRST_MESSAGE_AT_FIRST: Duration = Duration::from_millis(2_500);
+/// A question without an answer is asked again beside the first after so long: one that was lost on the way, or sits in a
+/// queue that does not move, costs a moment instead of the whole limit.
+const ASK_BESIDE: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_millis(3_100)];
 
 pub struct Lookup<M> {
     service: Service,
@@ -59,10 +62,13 @@ pub struct Lookup<M> {
     subject: String,
     open: Open<M>,
     current: Option<Streaming<M>>,
-    candidate: Option<Candidate<M>>,
+    /// The same question, asked one to three times; the first answer counts.
+    candidates: Vec<Candidate<M>>,
+    asked: Instant,
+    beside: Option<Pin<Box<Sleep>>>,
     again: Option<Pin<Box<Sleep>>>,
     failures: u32,
-    limit: Option<Duration>,
+    limit: Duration,
 }
 
 impl<M: Send + 'static> Lookup<M> {
@@ -73,10 +79,12 @@ impl<M: Send + 'static> Lookup<M> {
             subject,
             open,
             current: None,
-            candidate: None,
+            candidates: Vec::new(),
+            asked: Instant::now(),
+            beside: None,
             again: None,
             failures: 0,
-            limit,
+            limit: limit.unwrap_or(FIRST_MESSAGE),
         };
         lookup.ask();
         lookup
@@ -85,14 +93,9 @@ impl<M: Send + 'static> Lookup<M> {
     /// Asks anew beside the stream that is open; its first message takes over. Does nothing while a question is under
     /// way.
     pub fn ask_again(&mut self) {
-        if self.candidate.is_none() {
+        if self.candidates.is_empty() {
             self.ask();
         }
-    }
-
-    /// A question is under way.
-    pub fn is_asking(&self) -> bool {
-        self.candidate.is_some()
     }
 
     /// The next thing that comes of it. Cancel-safe.
@@ -102,19 +105,23 @@ impl<M: Send + 'static> Lookup<M> {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Told<M>> {
         // 1. A question under way: its answer comes before what an older stream says.
-        if let Some(candidate) = &mut self.candidate
-            && let Poll::Ready(done) = candidate.as_mut().poll(cx)
-        {
-            self.candidate = None;
+        let mut at = 0;
+        while let Some(candidate) = self.candidates.get_mut(at) {
+            let Poll::Ready(done) = candidate.as_mut().poll(cx) else {
+                at += 1;
+                continue;
+            };
+            drop(self.candidates.remove(at));
             match done {
                 Ok((stream, first)) => {
+                    self.candidates.clear();
                     self.failures = 0;
-                    self.again = None;
+                    (self.again, self.beside) = (None, None);
                     self.current = Some(stream);
                     return Poll::Ready(Told::First(first));
                 }
-                // The open stream is still good.
-                Err(failure) if self.current.is_some() => {
+                // The same question may still be answered, or the open stream is still good.
+                Err(failure) if !self.candidates.is_empty() || self.current.is_some() => {
                     tracing::debug!(subject = self.subject, "asked again in vain: {:?}", failure.fault);
                 }
                 Err(failure) => return Poll::Ready(self.failed(failure)),
@@ -134,14 +141,25 @@ impl<M: Send + 'static> Lookup<M> {
                 }
             });
         }
-        // 3. Time to ask again.
+        // 3. An answer that takes too long.
+        if let Some(beside) = &mut self.beside
+            && beside.as_mut().poll(cx).is_ready()
+        {
+            self.beside = None;
+            if !self.candidates.is_empty() {
+                self.ask_beside();
+                // The new question has to be polled once, so that it can wake this task.
+                cx.waker().wake_by_ref();
+                return Poll::Ready(Told::Slow(silent(&self.service, &self.subject, self.asked.elapsed())));
+            }
+        }
+        // 4. Time to ask again.
         if let Some(again) = &mut self.again
             && again.as_mut().poll(cx).is_ready()
         {
             self.again = None;
-            if self.candidate.is_none() {
+            if self.candidates.is_empty() {
                 self.ask();
-                // The new question has to be polled once, so that it can wake this task.
                 cx.waker().wake_by_ref();
             }
         }
@@ -150,17 +168,31 @@ impl<M: Send + 'static> Lookup<M> {
 
     fn failed(&mut self, failure: Failure) -> Told<M> {
         self.failures += 1;
+        self.beside = None;
         let delays = if failure.is_refusal() { AFTER_REFUSAL } else { AGAIN };
         self.again = Some(Box::pin(tokio::time::sleep(backoff(delays, self.failures))));
         Told::Failed(failure)
     }
 
     fn ask(&mut self) {
-        let usual = if self.failures == 0 { FIRST_MESSAGE_AT_FIRST } else { FIRST_MESSAGE };
-        let limit = self.limit.unwrap_or(usual);
-        let (service, subject, open) = (self.service.clone(), self.subject.clone(), self.open.clone());
-        self.candidate = Some(Box::pin(first_message(service, subject, open, limit)));
+        self.asked = Instant::now();
+        self.ask_beside();
     }
+
+    fn ask_beside(&mut self) {
+        let (service, subject, open) = (self.service.clone(), self.subject.clone(), self.open.clone());
+        self.candidates.push(Box::pin(first_message(service, subject, open, self.limit)));
+        let next = ASK_BESIDE.get(self.candidates.len() - 1).filter(|next| **next < self.limit);
+        self.beside = next.map(|next| Box::pin(tokio::time::sleep_until((self.asked + *next).into())));
+    }
+}
+
+fn silent(service: &Service, subject: &str, waited: Duration) -> Fault {
+    Fault::new(Code::ControllerSilent)
+        .in_phase(Phase::Control)
+        .about(subject)
+        .peer(service.addr())
+        .fact("waited_ms", waited.as_millis())
 }
 
 async fn first_message<M>(
@@ -180,14 +212,7 @@ async fn first_message<M>(
         Ok(Ok((stream, Some(message)))) => Ok((stream, message)),
         Ok(Ok((_, None))) => Err(failure_of(&service, &subject, None)),
         Ok(Err(status)) => Err(failure_of(&service, &subject, Some(status))),
-        Err(_) => Err(Failure {
-            fault: Fault::new(Code::ControllerSilent)
-                .in_phase(Phase::Control)
-                .about(&subject)
-                .peer(service.addr())
-                .fact("waited_ms", limit.as_millis()),
-            code: None,
-        }),
+        Err(_) => Err(Failure { fault: silent(&service, &subject, limit), code: None }),
     }
 }
 

@@ -26,6 +26,13 @@ const SWEEP: Duration = Duration::from_secs(1);
 const DOUBT_EVERY: Duration = Duration::from_secs(1);
 const DOUBTS: usize = 1_024;
 
+/// Evidence against what is known about an address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    pub(super) addr: SocketAddr,
+    pub(super) why: Code,
+}
+
 /// Sends one value to all who asked the same question before they could see each other's.
 pub(super) struct Publishers<T>(Arc<Mutex<Vec<watch::Sender<T>>>>);
 
@@ -170,7 +177,7 @@ struct Agent {
     destinations: Table<SocketAddr, Progress>,
     endpoints: Table<String, Arc<EndpointsState>>,
     ports: Table<u16, Arc<ServerPolicy>>,
-    doubts: broadcast::Sender<SocketAddr>,
+    doubts: broadcast::Sender<Doubt>,
     doubted: HashMap<SocketAddr, Instant>,
 }
 
@@ -268,7 +275,7 @@ impl Agent {
         self.doubted.insert(addr, now);
         tracing::debug!(%addr, code = why.id(), "asked about again");
         // Without a receiver nothing is watched that could be doubted.
-        drop(self.doubts.send(addr));
+        drop(self.doubts.send(Doubt { addr, why }));
     }
 
     fn sweep(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::{
     Destination, Progress,
-    agent::Publishers,
+    agent::{Doubt, Publishers},
     context::Context,
     judge::{Answer, combine, each_endpoint, map_endpoints},
     settle::{Due, Settling},
@@ -17,12 +17,16 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{broadcast, watch};
-use weft_fault::Fault;
+use weft_fault::{Code, Fault};
 use weft_model::{
     meta::Meta,
     outbound::{OutboundPolicy, Profile},
 };
 use weft_wire::common::Invalid;
+
+/// A peer's proxy that refused plaintext has proved that the answer is wrong. New connections wait for a better one, but
+/// no longer than this.
+const HOLD_REFUTED: Duration = Duration::from_secs(10);
 
 /// Where the answer goes.
 pub(super) struct Out {
@@ -52,6 +56,17 @@ impl Out {
         }
     }
 
+    /// Lets new connections wait; those that have the answer see its changes all the same.
+    fn hold(&self, since: Instant, why: &Fault) {
+        self.progress.publish(Progress::Asking { since, last: Some(Arc::new(why.record())) });
+    }
+
+    fn release(&self) {
+        if let Some(answer) = &*self.answer.lock() {
+            self.progress.publish(Progress::Answered(answer.subscribe()));
+        }
+    }
+
     fn is_answered(&self) -> bool {
         self.answer.lock().is_some()
     }
@@ -62,7 +77,7 @@ pub(super) async fn watch(
     cx: Arc<Context>,
     addr: SocketAddr,
     out: Arc<Out>,
-    mut doubts: broadcast::Receiver<SocketAddr>,
+    mut doubts: broadcast::Receiver<Doubt>,
 ) {
     let asked = Instant::now();
     let in_cluster = cx.in_cluster(addr.ip());
@@ -76,13 +91,15 @@ pub(super) async fn watch(
     let mut settling = Settling::new(cx.clone(), addr.to_string());
     let mut last: Option<Destination> = None;
     let mut own = BTreeSet::from([addr]);
+    let mut refuted: Option<Instant> = None;
 
     loop {
         // 1. Wait for news. An answer that is being held back is looked at again from time to time.
         let held = async {
-            match last {
-                None => tokio::time::sleep(Duration::from_millis(250)).await,
-                Some(_) => pending().await,
+            match (&last, refuted) {
+                (None, _) => tokio::time::sleep(Duration::from_millis(250)).await,
+                (Some(_), Some(since)) => tokio::time::sleep_until((since + HOLD_REFUTED).into()).await,
+                (Some(_), None) => pending().await,
             }
         };
         tokio::select! {
@@ -99,9 +116,14 @@ pub(super) async fn watch(
                 ask_again(&mut profiles, &mut policies);
             },
             doubted = doubts.recv() => match doubted {
-                Ok(doubted) if own.contains(&doubted) => {
+                Ok(Doubt { addr: doubted, why }) if own.contains(&doubted) => {
                     settling.doubt(doubted);
                     ask_again(&mut profiles, &mut policies);
+                    if why == Code::PlaintextRefused && settling.is_open(&doubted) && refuted.is_none() {
+                        let since = Instant::now();
+                        refuted = Some(since);
+                        out.hold(since, &Fault::new(Code::IdentityUnknown).about(doubted).fact("evidence", why));
+                    }
                 }
                 // Missed or foreign doubts change nothing; a closed channel means that the agent is ending.
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
@@ -136,6 +158,10 @@ pub(super) async fn watch(
             None => profile,
         });
         settling.finish();
+        if refuted.is_some_and(|since| since.elapsed() >= HOLD_REFUTED || !settling.any_open()) {
+            refuted = None;
+            out.release();
+        }
         if last.is_none() && settling.is_confirming() {
             continue;
         }
@@ -198,6 +224,7 @@ pub(super) fn take<M, T>(
                 Answer::Refused(Arc::new(fault.record()))
             }
         },
+        Told::Slow(fault) => Answer::Pending(Some(Arc::new(fault.record()))),
         Told::Failed(Failure { code: Some(tonic::Code::NotFound | tonic::Code::Unimplemented), .. }) => {
             Answer::Absent
         }
@@ -210,7 +237,7 @@ pub(super) fn take<M, T>(
     match (&*answer, &refused) {
         (Answer::Known(known), Answer::Absent) if !keeps(known) => *answer = refused,
         (Answer::Known(_), _) => {}
-        (Answer::Absent, Answer::Pending(_)) => {}
+        (Answer::Absent | Answer::Refused(_), Answer::Pending(_)) => {}
         _ => *answer = refused,
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{
     EndpointsState, Lookup as Looked,
-    agent::Publishers,
+    agent::{Doubt, Publishers},
     context::Context,
     settle::{Due, Settling},
 };
 use crate::control::lookup::Told;
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 use tokio::sync::broadcast;
 use weft_fault::Fault;
 use weft_model::outbound::{Endpoint, Endpoints};
@@ -18,7 +18,7 @@ pub(super) async fn watch(
     cx: Arc<Context>,
     path: String,
     out: Publishers<Arc<EndpointsState>>,
-    mut doubts: broadcast::Receiver<SocketAddr>,
+    mut doubts: broadcast::Receiver<Doubt>,
 ) {
     let mut updates = cx.endpoints(&path);
     let mut set = EndpointSet::default();
@@ -37,6 +37,12 @@ pub(super) async fn watch(
                     apply(&mut set, update, &path, &mut said, &mut lookup);
                 }
                 Told::Next(update) => apply(&mut set, update, &path, &mut said, &mut lookup),
+                Told::Slow(fault) => {
+                    if said.is_none() {
+                        lookup = Looked::Pending(Some(Arc::new(fault.record())));
+                    }
+                    tracing::warn!("{fault}");
+                }
                 // What is known stays valid through an outage.
                 Told::Failed(failure) if said.is_none() => {
                     let record = Arc::new(failure.fault.record());
@@ -53,8 +59,8 @@ pub(super) async fn watch(
                 updates.ask_again();
             },
             doubted = doubts.recv() => match doubted {
-                Ok(doubted) if known(&said).iter().any(|endpoint| endpoint.addr == doubted) => {
-                    settling.doubt(doubted);
+                Ok(doubt) if known(&said).iter().any(|endpoint| endpoint.addr == doubt.addr) => {
+                    settling.doubt(doubt.addr);
                     updates.ask_again();
                 }
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,

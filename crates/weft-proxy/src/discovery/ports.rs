@@ -13,6 +13,10 @@ pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<Serve
     loop {
         let message = match policies.next().await {
             Told::First(message) | Told::Next(message) => message,
+            Told::Slow(fault) => {
+                tracing::warn!(port, "{fault}");
+                continue;
+            }
             Told::Failed(failure) => {
                 match (&last, failure.is_refusal()) {
                     (Some(last), _) => {

@@ -34,7 +34,7 @@ pub(crate) enum Due {
 }
 
 /// Delays between questions for an identity that is missing.
-const AGAIN: [u64; 6] = [1, 2, 4, 8, 16, 30];
+const AGAIN: [u64; 11] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 16, 30];
 /// A confirmed "no proxy here" is true of a moment only.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(30);
 /// Endpoints of one name that are asked about; so many without a mark are a service outside of the mesh.
@@ -160,6 +160,14 @@ impl Settling {
     /// A confirmation is under way: a first answer had better wait for it, since it is short.
     pub(crate) fn is_confirming(&self) -> bool {
         self.confirming.is_some()
+    }
+
+    pub(crate) fn is_open(&self, addr: &SocketAddr) -> bool {
+        self.open.contains(addr)
+    }
+
+    pub(crate) fn any_open(&self) -> bool {
+        !self.open.is_empty()
     }
 
     /// There is evidence against an answer: delays start anew, confirmations count no more.
