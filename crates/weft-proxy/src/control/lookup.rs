@@ -47,14 +47,21 @@ pub type Opening<M> = Pin<Box<dyn Future<Output = Result<Streaming<M>, Status>> 
 
 type Candidate<M> = Pin<Box<dyn Future<Output = Result<(Streaming<M>, M), Failure>> + Send>>;
 
-/// Delays before a question is asked again: after a failure of the way, and after a refusal.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Delays before a question is asked again: after the first failures of the way, after more of them, after a refusal.
+const AGAIN_SOON: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const SOON: u32 = 8;
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 const AFTER_REFUSAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 /// A first message that is later than this has failed.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
-/// A question without an answer is asked again beside the first after so long: one that was lost on the way, or sits in a
-/// queue that does not move, costs a moment instead of the whole limit.
-const ASK_BESIDE: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_millis(3_100)];
+/// A question without an answer is asked again beside the first: one that was lost on the way, or sits in a queue that
+/// does not move, costs a moment instead of the whole limit.
+const BESIDE: Duration = Duration::from_millis(1_500);
+const BESIDE_LATER: Duration = Duration::from_secs(3);
+/// Questions under way at a time; the oldest is given up for another one.
+const BESIDE_MOST: usize = 3;
+/// A question that is younger than this is not asked again.
+const FRESH: Duration = Duration::from_secs(1);
 
 pub struct Lookup<M> {
     service: Service,
@@ -64,7 +71,9 @@ pub struct Lookup<M> {
     current: Option<Streaming<M>>,
     /// The same question, asked one to three times; the first answer counts.
     candidates: Vec<Candidate<M>>,
-    asked: Instant,
+    /// When it was asked first, and last, since the last answer.
+    asked: (Instant, Instant),
+    asks: u32,
     beside: Option<Pin<Box<Sleep>>>,
     again: Option<Pin<Box<Sleep>>>,
     failures: u32,
@@ -80,7 +89,8 @@ impl<M: Send + 'static> Lookup<M> {
             open,
             current: None,
             candidates: Vec::new(),
-            asked: Instant::now(),
+            asked: (Instant::now(), Instant::now()),
+            asks: 0,
             beside: None,
             again: None,
             failures: 0,
@@ -90,11 +100,13 @@ impl<M: Send + 'static> Lookup<M> {
         lookup
     }
 
-    /// Asks anew beside the stream that is open; its first message takes over. Does nothing while a question is under
-    /// way.
+    /// Asks anew beside the stream that is open; its first message takes over. Does nothing while a fresh question is
+    /// under way.
     pub fn ask_again(&mut self) {
         if self.candidates.is_empty() {
             self.ask();
+        } else if self.asked.1.elapsed() >= FRESH {
+            self.ask_beside();
         }
     }
 
@@ -150,7 +162,7 @@ impl<M: Send + 'static> Lookup<M> {
                 self.ask_beside();
                 // The new question has to be polled once, so that it can wake this task.
                 cx.waker().wake_by_ref();
-                return Poll::Ready(Told::Slow(silent(&self.service, &self.subject, self.asked.elapsed())));
+                return Poll::Ready(Told::Slow(silent(&self.service, &self.subject, self.asked.0.elapsed())));
             }
         }
         // 4. Time to ask again.
@@ -169,21 +181,31 @@ impl<M: Send + 'static> Lookup<M> {
     fn failed(&mut self, failure: Failure) -> Told<M> {
         self.failures += 1;
         self.beside = None;
-        let delays = if failure.is_refusal() { AFTER_REFUSAL } else { AGAIN };
-        self.again = Some(Box::pin(tokio::time::sleep(backoff(delays, self.failures))));
+        let delay = match self.failures {
+            failures if failure.is_refusal() => backoff(AFTER_REFUSAL, failures),
+            failures if failures <= SOON => backoff(AGAIN_SOON, failures),
+            failures => backoff(AGAIN, failures - SOON),
+        };
+        self.again = Some(Box::pin(tokio::time::sleep(delay)));
         Told::Failed(failure)
     }
 
     fn ask(&mut self) {
-        self.asked = Instant::now();
+        self.asked.0 = Instant::now();
+        self.asks = 0;
         self.ask_beside();
     }
 
     fn ask_beside(&mut self) {
+        if self.candidates.len() >= BESIDE_MOST {
+            drop(self.candidates.remove(0));
+        }
         let (service, subject, open) = (self.service.clone(), self.subject.clone(), self.open.clone());
         self.candidates.push(Box::pin(first_message(service, subject, open, self.limit)));
-        let next = ASK_BESIDE.get(self.candidates.len() - 1).filter(|next| **next < self.limit);
-        self.beside = next.map(|next| Box::pin(tokio::time::sleep_until((self.asked + *next).into())));
+        self.asked.1 = Instant::now();
+        self.asks += 1;
+        let patience = if self.asks <= 2 { BESIDE } else { BESIDE_LATER };
+        self.beside = Some(Box::pin(tokio::time::sleep(patience)));
     }
 }
 

@@ -158,10 +158,6 @@ pub(super) async fn watch(
             None => profile,
         });
         settling.finish();
-        if refuted.is_some_and(|since| since.elapsed() >= HOLD_REFUTED || !settling.any_open()) {
-            refuted = None;
-            out.release();
-        }
         if last.is_none() && settling.is_confirming() {
             continue;
         }
@@ -171,20 +167,23 @@ pub(super) async fn watch(
         let same = last
             .as_ref()
             .is_some_and(|last| last.profile == profile && *last.policy == policy && last.strict == strict);
-        if same {
-            continue;
+        if !same {
+            let destination = Destination {
+                addr,
+                generation: last.as_ref().map_or(1, |last| last.generation + 1),
+                learned: Instant::now(),
+                profile,
+                policy: Arc::new(policy),
+                in_cluster,
+                strict,
+            };
+            last = Some(destination.clone());
+            out.publish(destination);
         }
-        let destination = Destination {
-            addr,
-            generation: last.as_ref().map_or(1, |last| last.generation + 1),
-            learned: Instant::now(),
-            profile,
-            policy: Arc::new(policy),
-            in_cluster,
-            strict,
-        };
-        last = Some(destination.clone());
-        out.publish(destination);
+        if refuted.is_some_and(|since| since.elapsed() >= HOLD_REFUTED || !settling.any_open()) {
+            refuted = None;
+            out.release();
+        }
     }
 }
 
@@ -206,12 +205,18 @@ fn ask_again<A: Send + 'static, B: Send + 'static>(
 }
 
 /// Takes what a lookup told. `keeps`: whether a known value outlives the controller's word that there is nothing.
-pub(super) fn take<M, T>(
+pub(super) fn take<M, T: PartialEq>(
     answer: &mut Answer<T>,
     told: Told<M>,
     read: impl FnOnce(M) -> Result<T, Invalid>,
     keeps: impl FnOnce(&T) -> bool,
 ) {
+    // The first failure is told, its repetitions are not.
+    let first = *answer == Answer::Pending(None);
+    let tell = |fault: &Fault| match first {
+        true => tracing::warn!("{fault:?}"),
+        false => tracing::debug!("{fault:?}"),
+    };
     let refused = match told {
         Told::First(message) | Told::Next(message) => match read(message) {
             Ok(value) => {
@@ -224,11 +229,15 @@ pub(super) fn take<M, T>(
                 Answer::Refused(Arc::new(fault.record()))
             }
         },
-        Told::Slow(fault) => Answer::Pending(Some(Arc::new(fault.record()))),
+        Told::Slow(fault) => {
+            tell(&fault);
+            Answer::Pending(Some(Arc::new(fault.record())))
+        }
         Told::Failed(Failure { code: Some(tonic::Code::NotFound | tonic::Code::Unimplemented), .. }) => {
             Answer::Absent
         }
         Told::Failed(failure) => {
+            tell(&failure.fault);
             let record = Arc::new(failure.fault.record());
             if failure.is_refusal() { Answer::Refused(record) } else { Answer::Pending(Some(record)) }
         }

@@ -37,7 +37,7 @@ impl<T> Answer<T> {
 
 /// How long an answer that lacks its other half is held back, so that a lookup that fails for a moment does not send
 /// traffic the wrong way.
-pub(crate) const HOLD_PENDING: Duration = Duration::from_secs(4);
+pub(crate) const HOLD_PENDING: Duration = Duration::from_secs(5);
 pub(crate) const HOLD_REFUSED: Duration = Duration::from_millis(1_500);
 /// The profile of a service adds little to its policy.
 pub(crate) const HOLD_SERVICE: Duration = Duration::from_secs(1);
