@@ -12,7 +12,7 @@ pub mod registry;
 pub mod store;
 pub mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::index::{
     key::{Key, Links},
@@ -79,7 +79,7 @@ impl Index {
         let mut applied = Applied::default();
         match event {
             Event::Applied(object) => self.put(object, &mut applied),
-            Event::Deleted(meta) => self.take::<K>(&meta.key(), "deleted", &mut applied),
+            Event::Deleted(name) => self.take::<K>(&name, "deleted", &mut applied),
             Event::Undecodable(bad) => self.unreadable::<K>(&bad, &mut applied),
             Event::Absent => {
                 for name in K::table(self).names() {
@@ -92,7 +92,7 @@ impl Index {
                     match object {
                         Ok(object) => {
                             gone.remove(&object.meta().key());
-                            self.put(object, &mut applied);
+                            self.put(Arc::new(object), &mut applied);
                         }
                         Err(bad) => {
                             gone.remove(&bad.meta.key());
@@ -108,9 +108,8 @@ impl Index {
         applied
     }
 
-    fn put<K: Indexed>(&mut self, object: K, applied: &mut Applied) {
-        let name = object.meta().key();
-        let new = Arc::new(object);
+    fn put<K: Indexed>(&mut self, new: Arc<K>, applied: &mut Applied) {
+        let name = new.meta().key();
         let old = K::table(self).put(name.clone(), new.clone());
         if old.as_ref().is_some_and(|old| **old == *new) {
             // Its status changed, or nothing.

@@ -9,4 +9,6 @@ pub mod inbound;
 pub mod outbound;
 pub mod profile;
 pub mod service_settings;
+#[cfg(test)]
+mod tests;
 pub mod workload;

@@ -42,7 +42,7 @@ pub struct Undecodable {
 
 /// One object of a list or watch, read as far as possible.
 #[derive(Debug)]
-pub struct Decoded<K>(pub Result<K, Undecodable>);
+pub struct Decoded<K>(pub Result<K, Box<Undecodable>>);
 
 impl<'de, K: Kind> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -52,9 +52,11 @@ impl<'de, K: Kind> Deserialize<'de> for Decoded<K> {
             metadata: Meta,
         }
         let value = Value::deserialize(deserializer)?;
-        Ok(Decoded(K::deserialize(&value).map_err(|error| Undecodable {
-            meta: Envelope::deserialize(&value).unwrap_or_default().metadata,
-            reason: error.to_string(),
+        Ok(Decoded(K::deserialize(&value).map_err(|error| {
+            Box::new(Undecodable {
+                meta: Envelope::deserialize(&value).unwrap_or_default().metadata,
+                reason: error.to_string(),
+            })
         })))
     }
 }

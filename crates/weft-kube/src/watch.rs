@@ -7,7 +7,7 @@ use crate::{
     api::{self, ApiError},
     backoff::Backoff,
     kind::{Decoded, Kind, Undecodable},
-    meta::Meta,
+    meta::{Meta, ObjectName},
 };
 use bytes::{Buf, BytesMut};
 use http::{Request, StatusCode, header};
@@ -36,18 +36,18 @@ const PAGE: usize = 500;
 const LINE_LIMIT: usize = 16 << 20;
 /// The server ends a watch after this (plus up to a tenth); we do so a little later.
 const WATCH_SECONDS: u64 = 290;
-/// How long to wait before asking again for a kind that the server does not have.
-const ABSENT_PAUSE: Duration = Duration::from_secs(5);
+/// How long to wait, at most, before asking again for a kind that the server does not have.
+const ABSENT_PAUSE: Duration = Duration::from_secs(10);
 
 /// What a watch says. After the first `Replaced` or `Absent` the receiver knows the whole set.
 #[derive(Debug)]
 pub enum Event<K> {
     /// The whole set, in place of everything before.
-    Replaced(Vec<Result<K, Undecodable>>),
-    Applied(K),
-    Deleted(Meta),
+    Replaced(Vec<Result<K, Box<Undecodable>>>),
+    Applied(Arc<K>),
+    Deleted(ObjectName),
     /// This object is there and cannot be read: whatever it said before is void.
-    Undecodable(Undecodable),
+    Undecodable(Box<Undecodable>),
     /// The server does not have this kind (yet): the set is empty.
     Absent,
 }
@@ -179,6 +179,8 @@ impl Watch {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let mut epoch = self.pulse.epoch.subscribe();
         let mut absent = false;
+        // A definition is often installed a moment after the controller.
+        let mut absence = Backoff::new(Duration::from_millis(250), ABSENT_PAUSE);
         loop {
             // 1. The whole set.
             let listed = tokio::select! {
@@ -189,6 +191,7 @@ impl Watch {
             let mut version = match listed {
                 Ok((objects, version)) => {
                     absent = false;
+                    absence.reset();
                     if out.send(wrap(Event::Replaced(objects))).await.is_err() {
                         return;
                     }
@@ -205,7 +208,7 @@ impl Watch {
                         self.progress.synced.store(true, Ordering::Relaxed);
                     }
                     self.progress.alive();
-                    tokio::time::sleep(ABSENT_PAUSE).await;
+                    tokio::time::sleep(absence.next_delay()).await;
                     continue;
                 }
                 Err(error) => {
@@ -272,7 +275,7 @@ impl Watch {
             .map_err(|e| ApiError::Transport(Box::new(e)))
     }
 
-    async fn list<K: Kind>(&self) -> Result<(Vec<Result<K, Undecodable>>, String), ApiError> {
+    async fn list<K: Kind>(&self) -> Result<(Vec<Result<K, Box<Undecodable>>>, String), ApiError> {
         #[derive(Deserialize)]
         #[serde(bound = "K: Kind")]
         struct List<K> {
@@ -386,11 +389,11 @@ fn read_line<K: Kind>(line: &[u8], version: &mut String) -> Result<Option<Event<
         "ADDED" | "MODIFIED" => {
             let Decoded(decoded) = Decoded::<K>::deserialize(&object).map_err(ApiError::Unreadable)?;
             Some(match decoded {
-                Ok(object) => Event::Applied(object),
+                Ok(object) => Event::Applied(Arc::new(object)),
                 Err(bad) => Event::Undecodable(bad),
             })
         }
-        "DELETED" => Some(Event::Deleted(meta)),
+        "DELETED" => Some(Event::Deleted(meta.key())),
         _ => None,
     })
 }

@@ -75,13 +75,11 @@ pub(crate) fn node() -> Value {
 }
 
 pub(crate) fn put<K: Indexed>(value: Value) -> Change {
-    change::<K>(Event::Applied(object(value)))
+    change::<K>(Event::Applied(Arc::new(object(value))))
 }
 
 pub(crate) fn gone<K: Indexed>(name: &str) -> Change {
-    change::<K>(Event::Deleted(
-        object::<Namespace>(json!({"metadata": {"name": name, "namespace": "shop"}})).metadata,
-    ))
+    change::<K>(Event::Deleted(ObjectName::new("shop", name)))
 }
 
 // --- the property
@@ -240,7 +238,7 @@ fn apply(world: &mut World, step: &Step) -> Change {
         Step::RouteGone(n) => forget::<PolicyHttpRoute>(world, "HTTPRoute", *n),
         Step::Node(false) => {
             world.remove(&("Node", "weft".to_owned()));
-            change::<Node>(Event::Deleted(object::<Node>(node()).metadata))
+            change::<Node>(Event::Deleted(ObjectName::new("", "weft")))
         }
     }
 }
@@ -406,7 +404,7 @@ fn an_object_that_turns_unreadable_is_void() {
         meta: object::<Namespace>(json!({"metadata": {"name": "s", "namespace": "shop"}})).metadata,
         reason: "port: expected a number".to_owned(),
     };
-    store.apply([change::<Server>(Event::Undecodable(bad))]);
+    store.apply([change::<Server>(Event::Undecodable(Box::new(bad)))]);
     assert_eq!(view.borrow().as_ref().unwrap().meta.name(), "all-unauthenticated");
     let texts: Vec<String> = store.journal.find("Server shop/s", 0).into_iter().map(|e| e.text).collect();
     assert!(texts.iter().any(|t| t.contains("expected a number")), "{texts:?}");

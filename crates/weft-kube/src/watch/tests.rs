@@ -99,7 +99,7 @@ async fn lists_then_follows_and_resumes_where_it_stood() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     pulse.epoch.send_modify(|n| *n += 1);
     let Some(Event::Deleted(a)) = events.recv().await else { panic!("a deletion") };
-    assert_eq!(a.key(), ObjectName::new("shop", "a"));
+    assert_eq!(a, ObjectName::new("shop", "a"));
     let asked = script.asked();
     assert!(asked[0].0.starts_with("/api/v1/services?limit="), "{asked:?}");
     assert!(asked[1].0.contains("resourceVersion=5&"), "{asked:?}");

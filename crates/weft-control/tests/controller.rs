@@ -1,0 +1,354 @@
+//! The whole controller against a Kubernetes API: the in-memory one of `weft up`.
+
+use linkerd2_proxy_api::{
+    destination::{self as dst, GetDestination, destination_client::DestinationClient, update},
+    identity::{CertifyRequest, identity_client::IdentityClient},
+    inbound::{self, PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
+};
+use serde_json::{Value, json};
+use std::{net::SocketAddr, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic::transport::{Channel, Endpoint, Uri};
+use weft_control::{
+    bootstrap::{IdentityFiles, bootstrap_objects},
+    config::{ControllerConfig, Ports},
+    controller::Controller,
+};
+use weft_kube::api;
+use weft_local::api::{ApiServer, Config};
+use weft_model::identity::Identity;
+use weft_tls::{bundle::TrustBundle, certificate::Facts, credentials, handshake, keys::Key};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const STORE: &str = "store.shop.serviceaccount.identity.linkerd.cluster.local";
+
+struct Mesh {
+    client: kube::Client,
+    controller: Controller,
+    config: ControllerConfig,
+    identity: IdentityFiles,
+}
+
+impl Mesh {
+    async fn start() -> Mesh {
+        let server = ApiServer::new(Config::default()).unwrap();
+        let addr = server.spawn_on_loopback().await.unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), server.kubeconfig(addr)).unwrap();
+        let client = api::connect(Some(file.path())).await.unwrap();
+
+        let mut config = ControllerConfig::new(
+            "127.0.0.1".parse().unwrap(),
+            vec!["10.77.0.0/16".parse().unwrap(), "10.78.0.0/16".parse().unwrap()],
+        );
+        config.plaintext = true;
+        config.ports = Ports { destination: 0, policy: 0, identity: 0, webhook: 0, admin: 0 };
+        let controller = Controller::bind(config.clone(), client.clone()).await.unwrap();
+        let at = controller.addresses;
+        config.ports = Ports {
+            destination: at.destination.port(),
+            policy: at.policy.port(),
+            identity: at.identity.port(),
+            webhook: at.webhook.port(),
+            admin: at.admin.port(),
+        };
+        let identity = IdentityFiles::generate(&config).unwrap();
+        let mesh = Mesh { client, controller, config, identity };
+        for object in bootstrap_objects(&mesh.config, &mesh.identity) {
+            mesh.create(object).await;
+        }
+        timeout(LIMIT, mesh.controller.ready()).await.unwrap();
+        mesh
+    }
+
+    async fn create(&self, object: Value) -> Value {
+        let path = collection(&object);
+        match api::create(&self.client, &path, &object).await {
+            Ok(created) => created,
+            Err(error) => panic!("{path}: {error}\n{object:#}"),
+        }
+    }
+
+    async fn patch(&self, path: &str, patch: Value) {
+        api::merge(&self.client, path, &patch).await.unwrap();
+    }
+
+    async fn channel(&self, addr: SocketAddr) -> Channel {
+        Endpoint::from_shared(format!("http://{addr}")).unwrap().connect().await.unwrap()
+    }
+
+    /// As proxies connect: TLS, the server's identity verified, no client certificate yet.
+    async fn tls_channel(&self, addr: SocketAddr, server: &'static str, roots: &str) -> Channel {
+        let roots = TrustBundle::parse(roots).unwrap();
+        let connector = tower::service_fn(move |_: Uri| {
+            let own = credentials::Client::anonymous(&roots);
+            async move {
+                let tcp = TcpStream::connect(addr).await?;
+                let name = Identity::parse(server).unwrap();
+                let connected = handshake::connect(&own, tcp, &name, &name, false)
+                    .await
+                    .map_err(|fault| std::io::Error::other(format!("{fault:?}")))?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(connected.stream))
+            }
+        });
+        Endpoint::from_static("http://controller").connect_with_connector(connector).await.unwrap()
+    }
+
+    async fn admin(&self, path: &str) -> (u16, String) {
+        let mut tcp = TcpStream::connect(self.controller.addresses.admin).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+        tcp.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tcp.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
+    async fn shop(&self) {
+        self.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop",
+            "annotations": {"linkerd.io/inject": "enabled"}}}))
+            .await;
+        self.create(json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "store", "namespace": "shop"}}))
+            .await;
+    }
+
+    /// A pod that runs, as far as its object says.
+    async fn pod(&self, name: &str, ip: &str) -> Value {
+        let pod = self
+            .create(json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": "shop", "labels": {"app": "store"}},
+                "spec": {"serviceAccountName": "store", "containers": [{"name": "store", "image": "store",
+                    "command": ["store"], "ports": [{"name": "http", "containerPort": 8080}]}]}}))
+            .await;
+        self.patch(
+            &format!("/api/v1/namespaces/shop/pods/{name}/status"),
+            json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}}),
+        )
+        .await;
+        pod
+    }
+
+    async fn slice(&self, name: &str, pods: &[(&str, &str)]) {
+        let endpoints: Vec<Value> = pods
+            .iter()
+            .map(|(pod, ip)| {
+                json!({"addresses": [ip], "conditions": {"ready": true},
+                    "targetRef": {"kind": "Pod", "namespace": "shop", "name": pod}})
+            })
+            .collect();
+        self.create(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": "store"}},
+            "addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+            "endpoints": endpoints}))
+            .await;
+    }
+
+    async fn certify(&self, token: &str, identity: &str, roots: &str) -> Result<Vec<u8>, tonic::Status> {
+        let name = Identity::parse(identity).unwrap();
+        let csr = Key::generate().unwrap().certificate_request(&name).unwrap();
+        let channel = self
+            .tls_channel(
+                self.controller.addresses.identity,
+                "linkerd-identity.linkerd.serviceaccount.identity.linkerd.cluster.local",
+                roots,
+            )
+            .await;
+        let request = CertifyRequest {
+            identity: identity.to_owned(),
+            token: token.as_bytes().to_vec(),
+            certificate_signing_request: csr,
+        };
+        let answer = IdentityClient::new(channel).certify(request).await?.into_inner();
+        assert!(answer.valid_until.is_some());
+        assert_eq!(answer.intermediate_certificates.len(), 1);
+        Ok(answer.leaf_certificate)
+    }
+
+    async fn token(&self, audience: &str) -> String {
+        let answer = api::create(
+            &self.client,
+            "/api/v1/namespaces/shop/serviceaccounts/store/token",
+            &json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                "spec": {"audiences": [audience]}}),
+        )
+        .await
+        .unwrap();
+        answer["status"]["token"].as_str().unwrap().to_owned()
+    }
+}
+
+fn collection(object: &Value) -> String {
+    let version = object["apiVersion"].as_str().unwrap();
+    let plural = match object["kind"].as_str().unwrap() {
+        "AuthorizationPolicy" => "authorizationpolicies".to_owned(),
+        kind => format!("{}s", kind.to_lowercase()),
+    };
+    let root = if version.contains('/') { "/apis" } else { "/api" };
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{plural}"),
+        None => format!("{root}/{version}/{plural}"),
+    }
+}
+
+async fn next<T>(stream: &mut tonic::Streaming<T>) -> T {
+    timeout(LIMIT, stream.message()).await.expect("a message in time").unwrap().expect("an open stream")
+}
+
+fn identity_of(addr: &dst::WeightedAddr) -> Option<String> {
+    use dst::tls_identity::Strategy;
+    match addr.tls_identity.as_ref()?.strategy.as_ref()? {
+        Strategy::DnsLikeIdentity(dns) => Some(dns.name.clone()),
+        Strategy::UriLikeIdentity(uri) => Some(uri.uri.clone()),
+    }
+}
+
+#[tokio::test]
+async fn from_objects_to_answers() {
+    let mesh = Mesh::start().await;
+    mesh.shop().await;
+
+    // 1. A new pod is injected on its way into the API.
+    let pod = mesh.pod("store-1", "10.77.0.2").await;
+    let names: Vec<_> = pod["spec"]["initContainers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["linkerd-init", "linkerd-proxy"]);
+
+    // 2. Its Service's endpoints carry its identity.
+    mesh.create(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "store", "namespace": "shop"},
+        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": "http"}]}}),
+    )
+    .await;
+    mesh.slice("store-x", &[("store-1", "10.77.0.2")]).await;
+    let mut destination = DestinationClient::new(mesh.channel(mesh.controller.addresses.destination).await);
+    let get = GetDestination {
+        path: "store.shop.svc.cluster.local:80".to_owned(),
+        context_token: r#"{"ns":"shop","nodeName":"weft","pod":"web"}"#.to_owned(),
+        ..Default::default()
+    };
+    let mut updates = destination.get(get).await.unwrap().into_inner();
+    loop {
+        // Before the objects were heard of, there is no such name, or nobody behind it.
+        match next(&mut updates).await.update.unwrap() {
+            update::Update::NoEndpoints(_) => {}
+            update::Update::Add(set) => {
+                assert_eq!(set.addrs.len(), 1);
+                assert_eq!(identity_of(&set.addrs[0]).as_deref(), Some(STORE));
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // 3. The policy of its port follows the objects, with no status between.
+    let mut policies = InboundServerPoliciesClient::new(mesh.channel(mesh.controller.addresses.policy).await);
+    let spec = PortSpec { workload: "shop:store-1".to_owned(), port: 8080 };
+    let mut policy = policies.watch_port(spec).await.unwrap().into_inner();
+    assert_eq!(next(&mut policy).await.labels["name"], "all-unauthenticated");
+    mesh.create(json!({"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
+        "metadata": {"name": "store-http", "namespace": "shop"},
+        "spec": {"podSelector": {"matchLabels": {"app": "store"}}, "port": "http"}}))
+        .await;
+    let server: inbound::Server = next(&mut policy).await;
+    assert_eq!(server.labels["name"], "store-http");
+    assert!(server.authorizations.is_empty());
+
+    // 4. The controller explains itself.
+    let path =
+        format!("/weft/authorize?pod=shop/store-1&port=8080&client-ip=10.77.0.9&client-id={STORE}&path=/");
+    let (status, body) = mesh.admin(&path).await;
+    assert_eq!(status, 200, "{body}");
+    let decision: weft_wire::record::Decision = serde_json::from_str(&body).unwrap();
+    assert!(!decision.allowed);
+    assert_eq!(decision.server, "server/shop/store-http");
+    assert_eq!(decision.code.as_deref(), Some("POL-001"));
+    let (_, journal) = mesh.admin("/weft/journal?subject=shop%2Fstore-http").await;
+    assert!(journal.contains("created"), "{journal}");
+    let (_, endpoints) = mesh.admin("/weft/endpoints?dst=store.shop.svc.cluster.local").await;
+    assert!(endpoints.contains("\"state\":\"meshed\""), "{endpoints}");
+    let (_, profile) = mesh.admin("/weft/profile?addr=10.77.0.2:8080").await;
+    assert!(profile.contains(STORE), "{profile}");
+    assert_eq!(mesh.admin("/ready").await.0, 200);
+    assert_eq!(mesh.admin("/live").await.0, 200);
+    assert!(mesh.admin("/metrics").await.1.contains("weft_view_subscribers{view=\"endpoints\"} 1"));
+    assert_eq!(mesh.admin("/weft/authorize?pod=x").await.0, 400);
+    assert_eq!(mesh.admin("/nothing").await.0, 404);
+
+    // 5. The pod goes, and so does its endpoint, whatever the slice still says.
+    let gone = http::Method::DELETE;
+    let path = "/api/v1/namespaces/shop/pods/store-1?gracePeriodSeconds=0";
+    api::json::<Value>(&mesh.client, gone, path, "application/json", &Value::Null).await.unwrap();
+    match next(&mut updates).await.update.unwrap() {
+        update::Update::NoEndpoints(none) => assert!(none.exists),
+        other => panic!("{other:?}"),
+    }
+    mesh.controller.stop().await;
+}
+
+#[tokio::test]
+async fn certificates_are_for_those_who_prove_themselves() {
+    let mesh = Mesh::start().await;
+    mesh.shop().await;
+    let token = mesh.token("identity.l5d.io").await;
+    let roots = mesh.identity.trust_roots.clone();
+    let leaf = mesh.certify(&token, STORE, &roots).await.unwrap();
+    let first = Facts::of(&leaf.into()).unwrap();
+    assert_eq!(first.names, [STORE]);
+
+    for (token, identity, code) in [
+        (
+            token.clone(),
+            "other.shop.serviceaccount.identity.linkerd.cluster.local",
+            tonic::Code::FailedPrecondition,
+        ),
+        (mesh.token("https://kubernetes.default.svc").await, STORE, tonic::Code::FailedPrecondition),
+        ("nonsense".to_owned(), STORE, tonic::Code::FailedPrecondition),
+        (String::new(), STORE, tonic::Code::InvalidArgument),
+    ] {
+        let refused = mesh.certify(&token, identity, &roots).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{}", refused.message());
+    }
+
+    // B32: what cannot be used changes nothing; a good issuer signs as soon as it is there.
+    let secret = "/api/v1/namespaces/linkerd/secrets/linkerd-identity-issuer";
+    let mut authorities = mesh.controller.authorities.clone();
+    mesh.patch(secret, json!({"data": {"crt.pem": "bm9uc2Vuc2U="}})).await;
+    let other = IdentityFiles::generate(&mesh.config).unwrap();
+    let objects = bootstrap_objects(&mesh.config, &other);
+    let foreign = objects.iter().find(|o| o["kind"] == "Secret").unwrap()["data"].clone();
+    mesh.patch(secret, json!({"data": foreign})).await;
+    let said = |text: &str| mesh.controller.store.journal.find(text, 0).len();
+    timeout(LIMIT, async {
+        while said("linkerd-identity-issuer") < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    let leaf = mesh.certify(&token, STORE, &roots).await.unwrap();
+    assert_eq!(Facts::of(&leaf.into()).unwrap().issuer, first.issuer);
+    let before = authorities.current().unwrap().ca.facts().sha256.clone();
+    let both = format!("{roots}{}", other.trust_roots);
+    let bundle = "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-roots";
+    mesh.patch(bundle, json!({"data": {"ca-bundle.crt": both}})).await;
+    timeout(LIMIT, async {
+        while authorities.current().unwrap().ca.facts().sha256 == before {
+            authorities.changed().await;
+        }
+    })
+    .await
+    .unwrap();
+    let leaf = mesh.certify(&token, STORE, &both).await.unwrap();
+    let issuer = TrustBundle::parse(&other.issuer_certificate).unwrap();
+    assert_eq!(Facts::of(&leaf.into()).unwrap().issuer, Facts::of(&issuer.anchors()[0]).unwrap().subject);
+    mesh.controller.stop().await;
+}
