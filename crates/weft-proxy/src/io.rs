@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{
@@ -31,11 +31,23 @@ pub(crate) struct Io {
     stream: Prefixed<Transport>,
     open: Option<OpenConnection>,
     heads: Option<Heads>,
+    ended: bool,
+    linger: Option<Linger>,
 }
+
+/// Closing while the client still sends would reset the connection and take the last answer from it (RFC 9112, 9.6): what
+/// comes is read and thrown away, for a while.
+struct Linger {
+    bytes: usize,
+    timer: Pin<Box<Sleep>>,
+}
+
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 4 << 20;
 
 impl Io {
     pub(crate) fn new(stream: Prefixed<Transport>) -> Self {
-        Io { stream, open: None, heads: None }
+        Io { stream, open: None, heads: None, ended: false, linger: None }
     }
 
     pub(crate) fn plain(tcp: TcpStream) -> Self {
@@ -116,6 +128,7 @@ impl AsyncRead for Io {
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 let count = buf.filled().len() - before;
+                this.ended |= count == 0;
                 if let Some(open) = &this.open {
                     open.read(count as u64);
                 }
@@ -161,11 +174,31 @@ impl AsyncWrite for Io {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        // Only a server of HTTP/1 closes while its client may be in the middle of a message.
+        if self.heads.is_none() || self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_linger(cx).map(Ok)
     }
 }
 
 impl Io {
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self
+            .linger
+            .get_or_insert_with(|| Linger { bytes: 0, timer: Box::pin(tokio::time::sleep(LINGER)) });
+        while linger.bytes < LINGER_BYTES && linger.timer.as_mut().poll(cx).is_pending() {
+            let mut waste = [0; 4096];
+            let mut buf = ReadBuf::new(&mut waste);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf)) {
+                Ok(()) if !buf.filled().is_empty() => linger.bytes += buf.filled().len(),
+                _ => break,
+            }
+        }
+        Poll::Ready(())
+    }
+
     fn wrote(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match (&polled, &mut self.open) {
             (Poll::Ready(Ok(count)), Some(open)) => open.written(*count as u64),

@@ -9,7 +9,7 @@ use crate::{
     io::Io,
     mesh::Mesh,
 };
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::{
     body::Incoming,
     client::conn::{http1, http2},
@@ -56,6 +56,8 @@ enum H2 {
 pub(crate) struct Answered {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Option<Lease>,
+    /// The connection was made for this request, which its time includes.
+    pub(crate) fresh: bool,
 }
 
 /// Why there is no response.
@@ -138,6 +140,7 @@ impl Pool {
         mut request: Request<Body>,
         alone: bool,
     ) -> Result<Answered, Failed> {
+        say_chunked(&mut request);
         let mut again = resendable(&request).then(|| copy_of(&request));
         let mut fresh = alone;
         loop {
@@ -153,7 +156,7 @@ impl Pool {
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = (!alone).then(|| Lease { pool: self.clone(), sender });
-                    return Ok(Answered { response, lease });
+                    return Ok(Answered { response, lease, fresh: !is_reused });
                 }
                 Err(mut error) => {
                     let unanswered = self.unanswered(error.error());
@@ -176,12 +179,13 @@ impl Pool {
     pub(crate) async fn send_h2(self: &Rc<Self>, mut request: Request<Body>) -> Result<Answered, Failed> {
         let again = request.body().is_empty().then(|| copy_of(&request));
         for last in [false, true] {
+            let fresh = !matches!(&*self.h2.borrow(), H2::Ready(_));
             let mut sender = match self.h2().await {
                 Ok(sender) => sender,
                 Err(fault) => return Err(Failed::Unsent(fault, request)),
             };
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Answered { response, lease: None }),
+                Ok(response) => return Ok(Answered { response, lease: None, fresh }),
                 Err(error) => error,
             };
             let unanswered = self.unanswered(error.error());
@@ -268,6 +272,18 @@ impl Pool {
             done.send_replace(Some(result.map_err(|fault| Arc::new(fault.record()))));
         });
         attempt
+    }
+}
+
+/// A body of unknown length is chunked. hyper does not do that by itself for methods that seldom have one, and would drop
+/// the body.
+fn say_chunked(request: &mut Request<Body>) {
+    let unframed = request.version() == Version::HTTP_11
+        && !request.body().is_empty()
+        && !request.headers().contains_key(header::CONTENT_LENGTH)
+        && *request.method() != Method::CONNECT;
+    if unframed {
+        request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 

@@ -105,7 +105,6 @@ async fn serve_h1<S: Service>(
         .header_read_timeout(None)
         .max_header_size(MAX_HEAD)
         .auto_date_header(false)
-        .pipeline_flush(true)
         .serve_connection(TokioIo::new(io), answer)
         .with_upgrades();
     let draining = drain.draining();

@@ -47,6 +47,8 @@ pub(crate) struct Down {
 /// is found at once.
 pub(crate) const LAST_RESORT: Duration = Duration::from_millis(100);
 
+const STEP: f64 = 1.25;
+
 impl Member {
     pub(crate) fn new(
         worker: &Worker,
@@ -96,8 +98,10 @@ impl Member {
         self.meshed && self.endpoint.borrow().hint == ProtocolHint::H2
     }
 
+    /// The cost in steps of a quarter: smaller differences are noise, and must not send everything to one of two equals.
     pub(crate) fn cost(&self, now_us: u64) -> f64 {
-        weft_model::balance::cost(self.load.get().estimate_us(now_us), self.pending.get())
+        let cost = weft_model::balance::cost(self.load.get().estimate_us(now_us), self.pending.get());
+        (cost.max(1.0).ln() / STEP.ln()).floor()
     }
 
     pub(crate) fn is_up(&self, now: Instant) -> bool {
@@ -151,11 +155,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// The response has begun.
-    pub(crate) fn answered(&self, now_us: u64) {
-        let mut load = self.member.load.get();
-        load.observe(self.begun.elapsed(), now_us);
-        self.member.load.set(load);
+    /// The response has begun. `fresh`: on a connection made for it, whose making says nothing about the next request.
+    pub(crate) fn answered(&self, now_us: u64, fresh: bool) {
+        if !fresh {
+            let mut load = self.member.load.get();
+            load.observe(self.begun.elapsed(), now_us);
+            self.member.load.set(load);
+        }
         self.member.works();
     }
 }

@@ -246,7 +246,6 @@ impl Requests {
 
         // 4. What it says to the application.
         let Answer { mut response, lease, load, member } = answer;
-        load.answered(connection.worker.now_us());
         let carried = kind.version != Version::HTTP_2 && response.version() == Version::HTTP_2;
         if carried {
             orig_proto::downgrade_response(&mut response);
@@ -374,7 +373,10 @@ impl Requests {
             self.tell(&member);
             let load = member.load();
             let fault = match self.send_to(&member, request, kind).await? {
-                Ok(Answered { response, lease }) => return Ok(Answer { response, lease, load, member }),
+                Ok(Answered { response, lease, fresh }) => {
+                    load.answered(connection.worker.now_us(), fresh);
+                    return Ok(Answer { response, lease, load, member });
+                }
                 Err((fault, unsent)) => {
                     request = unsent;
                     fault

@@ -92,6 +92,7 @@ pub fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, more: &[(&
         metrics,
         recorder,
         drain: watch,
+        gaps: weft_proxy::watchdog::Gaps::none(),
     });
     let options = Options::default();
     let listen = Listener::new(inbound, options).unwrap().pretending(app);

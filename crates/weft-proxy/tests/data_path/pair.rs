@@ -1,1 +1,217 @@
-//! pair
+//! Two proxies, with real TLS between them.
+
+use crate::{
+    harness::{Proxy, app, collect, destination, detect, get, h2, meshed, only, opaque, policy, server},
+    outbound::exercise_forms,
+};
+use std::{net::SocketAddr, sync::Arc};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use weft_model::{
+    identity::{PeerIdentity, Unknown},
+    inbound::{Authn, Protocol},
+    outbound::{BackendKind, Endpoint, OutboundProtocol, ProtocolHint},
+};
+use weft_proxy::drain::Phase;
+use weft_testkit::{
+    pki::{self, Pki},
+    raw,
+};
+
+fn dst() -> SocketAddr {
+    "192.0.2.80:80".parse().unwrap()
+}
+
+/// The client's proxy and the server's, which expects exactly that client.
+fn pair(pki: &Pki, app: SocketAddr) -> (Proxy, Proxy) {
+    let server = crate::harness::proxy(pki, "store", app, dst(), &[]);
+    let client = crate::harness::proxy(pki, "web", dst(), dst(), &[]);
+    server.told.inbound(app.port(), self::server(detect(), only(&client.id)));
+    (client, server)
+}
+
+fn endpoint(server: &Proxy, hint: ProtocolHint) -> Arc<Endpoint> {
+    let mut endpoint = meshed(server.inbound, &server.id);
+    endpoint.hint = hint;
+    Arc::new(endpoint)
+}
+
+fn forward(client: &Proxy, endpoint: Arc<Endpoint>) {
+    client.told.destination(destination(dst(), policy(BackendKind::Forward(endpoint)), true));
+}
+
+const GET: &str = "GET /a HTTP/1.1\r\nHost: store\r\n\r\n";
+
+#[tokio::test(flavor = "local")]
+async fn http_1_goes_over_http_2_and_comes_out_as_it_went_in() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    forward(&client, endpoint(&server, ProtocolHint::H2));
+    let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && !head.contains("l5d-"), "{head}");
+    assert_eq!(app.last().headers["l5d-client-id"], client.id.as_str());
+    assert!(!app.last().headers.keys().any(|name| name.as_str() == "l5d-orig-proto"));
+    let record = client.record(|record| record.endpoint.is_some()).await;
+    assert_eq!(record.server_identity.as_deref(), Some(server.id.as_str()));
+    exercise_forms(&client, &app).await;
+    // Both recorders know that it is one connection.
+    let ours = server.record(|record| record.peer_id.is_some()).await.peer_id;
+    assert!(
+        client.mesh.recorder.connections(1000, |record| Some(&record.id) == ours.as_ref()).connections.len()
+            <= 1
+    );
+}
+
+#[tokio::test(flavor = "local")]
+async fn http_1_without_the_hint_and_http_2_pass_as_they_are() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    forward(&client, endpoint(&server, ProtocolHint::Unknown));
+    assert!(raw::http(client.outbound, GET).await.unwrap().0.starts_with("HTTP/1.1 200"));
+    let mut sender = h2(client.outbound).await;
+    let (head, _, _) = collect(sender.send_request(get("http://store/x")).await.unwrap()).await;
+    assert_eq!(head.status, 200);
+    assert_eq!(app.last().line, "GET http://store/x HTTP/2.0");
+    assert_eq!(app.last().headers["l5d-client-id"], client.id.as_str());
+}
+
+#[tokio::test(flavor = "local")]
+async fn the_peers_reason_reaches_the_user_of_the_client() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    server.told.inbound(app.addr.port(), self::server(detect(), only(&pki::identity("other", "shop"))));
+    forward(&client, endpoint(&server, ProtocolHint::H2));
+    let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("l5d-proxy-error: POL-001 "), "{head}");
+    let (ours, theirs) = (client.failure().await.fault.unwrap(), server.failure().await.fault.unwrap());
+    assert_eq!((ours.code.as_str(), theirs.code.as_str()), ("POL-001", "POL-001"));
+    // The application's own refusal is not the mesh's.
+    server.told.inbound(app.addr.port(), self::server(detect(), Authn::AnyTls));
+    let request = "GET /status/403 HTTP/1.1\r\nHost: s\r\n\r\n";
+    let (head, _) = raw::http(client.outbound, request).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 403") && !head.contains("l5d-"), "{head}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn another_identity_is_refused_without_plaintext_and_doubted() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    let expected = pki::identity("expected", "shop");
+    let mut wrong = meshed(server.inbound, &expected);
+    wrong.identity = PeerIdentity::Meshed { id: expected.clone(), server_name: server.id.clone() };
+    forward(&client, Arc::new(wrong));
+    let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 502") && head.contains("IDN-001"), "{head}");
+    let fault = client.failure().await.fault.unwrap();
+    assert_eq!(fault.fact("expected"), Some(expected.as_str()));
+    assert_eq!(fault.fact("actual"), Some(server.id.as_str()));
+    assert!(client.told.doubts().iter().any(|(addr, _)| *addr == server.inbound));
+    assert_eq!(app.count(), 0);
+    // A server name that is not the peer's passes through there, so the peer's application would see TLS: no answer.
+    forward(&client, Arc::new(meshed(server.inbound, &expected)));
+    let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+    assert!(!head.starts_with("HTTP/1.1 200") && head.contains("l5d-proxy-error: "), "{head}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn learning_an_identity_moves_open_connections_to_it() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    let bare = Endpoint::bare(server.inbound, PeerIdentity::Unknown(Unknown::Unmarked));
+    let tell = |endpoint: Arc<Endpoint>| {
+        client.told.destination(destination(dst(), policy(BackendKind::Forward(endpoint)), false));
+    };
+    tell(Arc::new(bare.clone()));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    io.write_all(GET.as_bytes()).await.unwrap();
+    let (head, _) = raw::read_http(&mut io).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("POL-002"), "{head}");
+    assert!(client.told.doubts().iter().any(|(addr, _)| *addr == server.inbound));
+    tell(endpoint(&server, ProtocolHint::H2));
+    io.write_all(GET.as_bytes()).await.unwrap();
+    assert!(raw::read_http(&mut io).await.unwrap().0.starts_with("HTTP/1.1 200"), "the same connection");
+    // An opaque connection cannot move: it ends, so that the next is made right.
+    let opaque_to = |endpoint: Arc<Endpoint>| {
+        let protocol = OutboundProtocol::Opaque(opaque(BackendKind::Forward(endpoint)));
+        client.told.destination(destination(dst(), protocol, false));
+    };
+    server.told.inbound(app.addr.port(), self::server(detect(), Authn::Unauthenticated));
+    opaque_to(Arc::new(bare));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    io.write_all(GET.as_bytes()).await.unwrap();
+    assert!(raw::read_http(&mut io).await.unwrap().0.starts_with("HTTP/1.1 200"));
+    opaque_to(endpoint(&server, ProtocolHint::H2));
+    assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    io.write_all(GET.as_bytes()).await.unwrap();
+    assert!(raw::read_http(&mut io).await.unwrap().0.starts_with("HTTP/1.1 200"));
+    assert_eq!(app.last().headers["l5d-client-id"], client.id.as_str());
+}
+
+#[tokio::test(flavor = "local")]
+async fn opaque_bytes_go_over_mutual_tls_with_a_transport_header() {
+    let pki = Pki::new();
+    let (listener, addr) = raw::listener().await;
+    let (client, mut server) = pair(&pki, addr);
+    // The server's own port: nothing is redirected there.
+    let socket = weft_net::socket::listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    server.inbound = socket.local_addr().unwrap();
+    let own = server.mesh.config.inbound.listen;
+    let direct = weft_net::socket::Listener::new(socket, Default::default()).unwrap().pretending(own);
+    tokio::task::spawn_local(weft_proxy::inbound::serve(server.mesh.clone(), direct));
+    server.told.inbound(addr.port(), self::server(Protocol::Opaque, only(&client.id)));
+    let mut endpoint = meshed(addr, &server.id);
+    endpoint.transport_port = Some(server.inbound.port());
+    let protocol = OutboundProtocol::Opaque(opaque(BackendKind::Forward(Arc::new(endpoint))));
+    client.told.destination(destination(dst(), protocol, true));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    // The server speaks first.
+    let (mut app, _) = listener.accept().await.unwrap();
+    app.write_all(b"220 hello").await.unwrap();
+    let mut got = [0; 9];
+    io.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"220 hello");
+    io.write_all(b"QUIT").await.unwrap();
+    io.shutdown().await.unwrap();
+    assert_eq!(raw::read_all(&mut app).await.unwrap(), b"QUIT");
+    app.write_all(b"221 bye").await.unwrap();
+    drop(app);
+    assert_eq!(raw::read_all(&mut io).await.unwrap(), b"221 bye");
+    let record = server.record(|record| record.ended.is_some() && record.fault.is_none()).await;
+    assert_eq!(record.client_identity.as_deref(), Some(client.id.as_str()));
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_drain_finishes_what_is_under_way_and_goes_on_serving_until_the_end() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    forward(&client, endpoint(&server, ProtocolHint::H2));
+    let mut kept = TcpStream::connect(client.outbound).await.unwrap();
+    kept.write_all(GET.as_bytes()).await.unwrap();
+    raw::read_http(&mut kept).await.unwrap();
+    let mut busy = TcpStream::connect(client.outbound).await.unwrap();
+    busy.write_all(b"POST /x HTTP/1.1\r\nHost: s\r\nContent-Length: 4\r\n\r\nab").await.unwrap();
+    let mut hanging = TcpStream::connect(client.outbound).await.unwrap();
+    hanging.write_all(b"GET /hang HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+    app.until(|hung| hung.begun == 1).await;
+    server.drain.advance(Phase::Draining);
+    client.drain.advance(Phase::Draining);
+    assert_eq!(raw::read_all(&mut kept).await.unwrap_or_default(), b"", "an idle connection ends");
+    busy.write_all(b"cd").await.unwrap();
+    let (head, body) = raw::read_http(&mut busy).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("connection: close"), "{head}");
+    assert_eq!(body, b"abcd");
+    // New connections are still served, each for one request.
+    for _ in 0..3 {
+        let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains("connection: close"), "{head}");
+    }
+    client.drain.advance(Phase::Stopped);
+    assert_eq!(raw::read_all(&mut hanging).await.unwrap_or_default(), b"");
+    app.until(|hung| hung.cancelled == 1).await;
+    let record = client.failure().await;
+    assert_eq!(record.fault.unwrap().code, "LIM-004");
+    assert!(TcpStream::connect(client.outbound).await.is_err(), "the listener is closed");
+}
