@@ -1,10 +1,7 @@
 //! Deadlines that are kept outside of the work they limit.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
-use tokio::time::{Sleep, sleep_until};
+use std::{future::Future, time::Duration};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A timer that fires this much too late did not wait for the work: the process did not run (stopped, or starved of
 /// CPU), and the work did not get the time it was promised.
@@ -22,7 +19,7 @@ pub(crate) struct Late {
 /// moves once, so that a process that was stopped does not fail what its peers answered meanwhile.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, Late> {
     let begun = Instant::now();
-    let timer = sleep_until((begun + limit).into());
+    let timer = sleep_until(begun + limit);
     tokio::pin!(work, timer);
     let mut stalled = None;
     loop {
@@ -32,7 +29,7 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
             () = &mut timer => match (stall(&timer), stalled) {
                 (Some(gap), None) => {
                     stalled = Some(gap);
-                    timer.as_mut().reset((Instant::now() + limit).into());
+                    timer.as_mut().reset(Instant::now() + limit);
                 }
                 (gap, _) => return Err(Late { waited: begun.elapsed(), stalled: stalled.or(gap) }),
             },
@@ -42,7 +39,7 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
 
 /// By how much a timer that just fired was late, if that is worth a word.
 fn stall(timer: &Sleep) -> Option<Duration> {
-    let late = tokio::time::Instant::now().saturating_duration_since(timer.deadline());
+    let late = Instant::now().saturating_duration_since(timer.deadline());
     (late > STALL).then_some(late)
 }
 

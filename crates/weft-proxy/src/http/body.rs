@@ -70,8 +70,8 @@ pub(crate) struct Watch {
     pub(crate) is_grpc: bool,
     /// The HTTP/1 connection the response comes on.
     pub(crate) lease: Option<Lease>,
-    /// The endpoint's load.
-    pub(crate) load: Option<Load>,
+    /// Counts as load of its endpoint until it is dropped.
+    pub(crate) _load: Option<Load>,
     /// The longest pause between two pieces.
     pub(crate) idle: Option<Idle>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Idle {
 
 impl Watch {
     /// The response is over. `clean`: it came whole, so its connection may carry another.
-    fn end(self: Box<Self>, trailers: Option<&HeaderMap>, clean: bool) {
+    fn end(self, trailers: Option<&HeaderMap>, clean: bool) {
         let grpc = trailers.and_then(grpc_status).or(self.grpc);
         let success = self.status < 500 && grpc.is_none_or(|code| !fails(code));
         self.series.response(self.status, grpc.filter(|_| self.is_grpc), success, self.begun.elapsed());

@@ -63,7 +63,7 @@ pub(crate) struct Answered {
 /// Why there is no response.
 pub(crate) enum Failed {
     /// No connection: the request is untouched and may go elsewhere.
-    Unsent(Fault, Request<Body>),
+    Unsent(Fault, Box<Request<Body>>),
     /// It was sent, at least in part.
     Sent(Unanswered),
 }
@@ -97,10 +97,6 @@ impl Pool {
             idle_limit,
             max_idle,
         })
-    }
-
-    pub(crate) fn target(&self) -> &Rc<Target> {
-        &self.target
     }
 
     /// Closes what is idle and keeps nothing any more.
@@ -150,7 +146,7 @@ impl Pool {
                 Some(sender) => sender,
                 None => match self.connect_h1().await {
                     Ok(sender) => sender,
-                    Err(fault) => return Err(Failed::Unsent(fault, request)),
+                    Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
                 },
             };
             match sender.try_send_request(request).await {
@@ -163,7 +159,7 @@ impl Pool {
                     match (error.take_message(), again.take()) {
                         // A reused connection was dying: nothing of the request was written.
                         (Some(unsent), kept) if is_reused => (request, again) = (unsent, kept),
-                        (Some(unsent), _) => return Err(Failed::Unsent(unanswered.fault, unsent)),
+                        (Some(unsent), _) => return Err(Failed::Unsent(unanswered.fault, Box::new(unsent))),
                         // It was written, no byte came back, and sending it twice does no harm.
                         (None, Some(kept)) if is_reused && unanswered.lost => {
                             (request, fresh) = (kept, true);
@@ -182,7 +178,7 @@ impl Pool {
             let fresh = !matches!(&*self.h2.borrow(), H2::Ready(_));
             let mut sender = match self.h2().await {
                 Ok(sender) => sender,
-                Err(fault) => return Err(Failed::Unsent(fault, request)),
+                Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
             };
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return Ok(Answered { response, lease: None, fresh }),
@@ -190,7 +186,7 @@ impl Pool {
             };
             let unanswered = self.unanswered(error.error());
             request = match error.take_message() {
-                Some(unsent) if last => return Err(Failed::Unsent(unanswered.fault, unsent)),
+                Some(unsent) if last => return Err(Failed::Unsent(unanswered.fault, Box::new(unsent))),
                 Some(unsent) => unsent,
                 None => match &again {
                     // The server says that it did not begin: a new connection may take it, whatever the method.
@@ -205,7 +201,7 @@ impl Pool {
             }
         }
         let fault = Fault::new(Code::Invariant).in_phase(Phase::Connect);
-        Err(Failed::Unsent(fault, request))
+        Err(Failed::Unsent(fault, Box::new(request)))
     }
 
     fn unanswered(&self, error: &hyper::Error) -> Unanswered {

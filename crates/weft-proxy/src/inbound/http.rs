@@ -211,7 +211,7 @@ impl Requests {
             grpc: if is_grpc { grpc_status(response.headers()) } else { None },
             is_grpc,
             lease: answered.lease,
-            load: None,
+            _load: None,
             idle: None,
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))

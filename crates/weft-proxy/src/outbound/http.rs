@@ -275,7 +275,7 @@ impl Requests {
             grpc: if kind.grpc { grpc_status(response.headers()) } else { None },
             is_grpc: kind.grpc,
             lease,
-            load: Some(load),
+            _load: Some(load),
             idle: rule.timeouts.idle.map(|limit| Idle { limit, timer: Box::pin(tokio::time::sleep(limit)) }),
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))
@@ -440,10 +440,10 @@ impl Requests {
             Ok(answered) => Ok(Ok(answered)),
             Err(Failed::Unsent(fault, mut unsent)) => {
                 if carries {
-                    orig_proto::restore(&mut unsent);
+                    orig_proto::restore(&mut *unsent);
                 }
                 unsent.headers_mut().remove(headers::CONNECTION_ID);
-                Ok(Err((fault, unsent)))
+                Ok(Err((fault, *unsent)))
             }
             Err(Failed::Sent(unanswered)) => match unanswered.reset {
                 Some(reason) if kind.version == Version::HTTP_2 => Err(NoAnswer::Reset(reason)),

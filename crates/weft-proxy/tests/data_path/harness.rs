@@ -38,19 +38,19 @@ use weft_testkit::pki::{self, Pki};
 use weft_wire::record::ConnectionRecord;
 
 /// A client outside of loopback, which every policy would let pass.
-pub const STRANGER: &str = "192.0.2.9:4321";
+pub(crate) const STRANGER: &str = "192.0.2.9:4321";
 
-pub struct Proxy {
-    pub mesh: Arc<Mesh>,
-    pub told: Fixed,
-    pub inbound: SocketAddr,
-    pub outbound: SocketAddr,
-    pub drain: drain::Signal,
-    pub id: Identity,
+pub(crate) struct Proxy {
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) told: Fixed,
+    pub(crate) inbound: SocketAddr,
+    pub(crate) outbound: SocketAddr,
+    pub(crate) drain: drain::Signal,
+    pub(crate) id: Identity,
 }
 
 /// A proxy whose inbound connections were all meant for `app`, and whose outbound ones for `dst`.
-pub fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, more: &[(&str, &str)]) -> Proxy {
+pub(crate) fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, more: &[(&str, &str)]) -> Proxy {
     let id = pki::identity(name, "shop");
     let any = "127.0.0.1:0".parse().unwrap();
     let (inbound, outbound) = (socket::listen(any, None).unwrap(), socket::listen(any, None).unwrap());
@@ -105,11 +105,11 @@ pub fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, more: &[(&
 
 impl Proxy {
     /// The last recorded failure, of a connection or request. Waits for it: the record follows the answer.
-    pub async fn failure(&self) -> ConnectionRecord {
+    pub(crate) async fn failure(&self) -> ConnectionRecord {
         self.record(|record| record.fault.is_some()).await
     }
 
-    pub async fn record(&self, wanted: impl Fn(&ConnectionRecord) -> bool + Copy) -> ConnectionRecord {
+    pub(crate) async fn record(&self, wanted: impl Fn(&ConnectionRecord) -> bool + Copy) -> ConnectionRecord {
         let looking = async {
             loop {
                 if let Some(record) = self.mesh.recorder.connections(1, wanted).connections.pop() {
@@ -121,21 +121,21 @@ impl Proxy {
         tokio::time::timeout(weft_testkit::raw::PATIENCE, looking).await.expect("a record of that kind")
     }
 
-    pub fn failures(&self) -> usize {
+    pub(crate) fn failures(&self) -> usize {
         self.mesh.recorder.connections(1000, |record| record.fault.is_some()).connections.len()
     }
 
     /// Tells the outbound side that `dst` is a service behind which `path` has endpoints.
-    pub fn service(&self, dst: SocketAddr, path: &str) {
+    pub(crate) fn service(&self, dst: SocketAddr, path: &str) {
         self.told.destination(destination(dst, policy(balance(path)), false));
     }
 }
 
-pub fn meta(name: &str) -> Arc<Meta> {
+pub(crate) fn meta(name: &str) -> Arc<Meta> {
     Arc::new(Meta::default_named(name))
 }
 
-pub fn server(protocol: Protocol, authn: Authn) -> Arc<ServerPolicy> {
+pub(crate) fn server(protocol: Protocol, authn: Authn) -> Arc<ServerPolicy> {
     let networks =
         ["0.0.0.0/0", "::/0"].map(|net| Network { net: net.parse().unwrap(), except: Vec::new() }).to_vec();
     Arc::new(ServerPolicy {
@@ -146,24 +146,24 @@ pub fn server(protocol: Protocol, authn: Authn) -> Arc<ServerPolicy> {
     })
 }
 
-pub fn detect() -> Protocol {
+pub(crate) fn detect() -> Protocol {
     Protocol::Detect { timeout: Duration::from_secs(10), http: HttpPolicy::default() }
 }
 
-pub fn only(id: &Identity) -> Authn {
+pub(crate) fn only(id: &Identity) -> Authn {
     Authn::Identities { exact: [id.clone()].into(), suffixes: Vec::new() }
 }
 
-pub fn balance(path: &str) -> BackendKind {
+pub(crate) fn balance(path: &str) -> BackendKind {
     let ewma = EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10) };
     BackendKind::Balance { path: path.into(), ewma }
 }
 
-pub fn backend(kind: BackendKind) -> RouteBackend {
+pub(crate) fn backend(kind: BackendKind) -> RouteBackend {
     RouteBackend { backend: Backend { meta: meta("backend"), kind }, filters: Vec::new() }
 }
 
-pub fn rule(kind: BackendKind) -> HttpRule {
+pub(crate) fn rule(kind: BackendKind) -> HttpRule {
     HttpRule {
         matches: Vec::<HttpMatch>::new(),
         filters: Vec::new(),
@@ -174,12 +174,12 @@ pub fn rule(kind: BackendKind) -> HttpRule {
     }
 }
 
-pub fn routes(rule: HttpRule) -> HttpRoutes {
+pub(crate) fn routes(rule: HttpRule) -> HttpRoutes {
     let route = HttpRoute { meta: meta("route"), hosts: Vec::new(), rules: vec![rule] };
     HttpRoutes { routes: vec![route], accrual: None }
 }
 
-pub fn opaque(kind: BackendKind) -> OpaqueRoutes {
+pub(crate) fn opaque(kind: BackendKind) -> OpaqueRoutes {
     OpaqueRoutes {
         routes: vec![OpaqueRoute {
             meta: meta("route"),
@@ -190,7 +190,7 @@ pub fn opaque(kind: BackendKind) -> OpaqueRoutes {
     }
 }
 
-pub fn policy(kind: BackendKind) -> OutboundProtocol {
+pub(crate) fn policy(kind: BackendKind) -> OutboundProtocol {
     OutboundProtocol::Detect {
         timeout: Duration::from_secs(10),
         http1: routes(rule(kind.clone())),
@@ -199,7 +199,7 @@ pub fn policy(kind: BackendKind) -> OutboundProtocol {
     }
 }
 
-pub fn destination(dst: SocketAddr, protocol: OutboundProtocol, strict: bool) -> Destination {
+pub(crate) fn destination(dst: SocketAddr, protocol: OutboundProtocol, strict: bool) -> Destination {
     Destination {
         addr: dst,
         generation: 1,
@@ -211,33 +211,33 @@ pub fn destination(dst: SocketAddr, protocol: OutboundProtocol, strict: bool) ->
     }
 }
 
-pub fn meshed(addr: SocketAddr, id: &Identity) -> Endpoint {
+pub(crate) fn meshed(addr: SocketAddr, id: &Identity) -> Endpoint {
     Endpoint::bare(addr, PeerIdentity::Meshed { id: id.clone(), server_name: id.clone() })
 }
 
 /// What the application was asked, and how.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub line: String,
-    pub headers: HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Seen {
+    pub(crate) line: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
     /// Which of its connections it came on.
-    pub connection: usize,
+    pub(crate) connection: usize,
 }
 
 /// An application for both versions of HTTP. `/status/N` answers N; `/chunks` three pieces and a trailer; `/gone` drops
 /// the connection; `/hang` never answers; anything else what it was sent.
-pub struct App {
-    pub addr: SocketAddr,
-    pub seen: Rc<RefCell<Vec<Seen>>>,
-    pub hung: Rc<RefCell<Hung>>,
+pub(crate) struct App {
+    pub(crate) addr: SocketAddr,
+    pub(crate) seen: Rc<RefCell<Vec<Seen>>>,
+    pub(crate) hung: Rc<RefCell<Hung>>,
 }
 
 /// How many requests hang, and how many of these were cancelled.
 #[derive(Debug, Default)]
-pub struct Hung {
-    pub begun: usize,
-    pub cancelled: usize,
+pub(crate) struct Hung {
+    pub(crate) begun: usize,
+    pub(crate) cancelled: usize,
 }
 
 struct Hanging(Rc<RefCell<Hung>>);
@@ -248,7 +248,7 @@ impl Drop for Hanging {
     }
 }
 
-pub async fn app() -> App {
+pub(crate) async fn app() -> App {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let app = App { addr: listener.local_addr().unwrap(), seen: Rc::default(), hung: Rc::default() };
     let (seen, hung) = (app.seen.clone(), app.hung.clone());
@@ -280,7 +280,7 @@ async fn serve(tcp: TcpStream, connection: usize, seen: Rc<RefCell<Vec<Seen>>>, 
 }
 
 #[derive(Clone)]
-pub struct LocalExecutor;
+pub(crate) struct LocalExecutor;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor
 where
@@ -332,14 +332,14 @@ async fn answer(
 }
 
 impl App {
-    pub fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> Seen {
         self.seen.borrow().last().expect("a request reached the application").clone()
     }
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.seen.borrow().len()
     }
     /// Waits until a condition on the hanging requests holds.
-    pub async fn until(&self, holds: impl Fn(&Hung) -> bool) {
+    pub(crate) async fn until(&self, holds: impl Fn(&Hung) -> bool) {
         let waiting = async {
             while !holds(&self.hung.borrow()) {
                 tokio::task::yield_now().await;
@@ -350,7 +350,7 @@ impl App {
 }
 
 /// An HTTP/2 client on its own connection.
-pub async fn h2(addr: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+pub(crate) async fn h2(addr: SocketAddr) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
     let tcp = TcpStream::connect(addr).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(tcp)).await.unwrap();
@@ -358,13 +358,15 @@ pub async fn h2(addr: SocketAddr) -> hyper::client::conn::http2::SendRequest<Ful
     sender
 }
 
-pub async fn collect(response: Response<Incoming>) -> (http::response::Parts, Bytes, Option<HeaderMap>) {
+pub(crate) async fn collect(
+    response: Response<Incoming>,
+) -> (http::response::Parts, Bytes, Option<HeaderMap>) {
     let (head, body) = response.into_parts();
     let body = tokio::time::timeout(weft_testkit::raw::PATIENCE, body.collect()).await.unwrap().unwrap();
     let trailers = body.trailers().cloned();
     (head, body.to_bytes(), trailers)
 }
 
-pub fn get(uri: &str) -> Request<Full<Bytes>> {
+pub(crate) fn get(uri: &str) -> Request<Full<Bytes>> {
     Request::get(uri).body(Full::default()).unwrap()
 }

@@ -131,7 +131,6 @@ async fn every_reason_for_no_answer_has_its_own_code() {
     proxy.told.endpoints(PATH, known(&[Arc::new(meshed(silent.1, &other))]));
     let head = expect("504", Code::AllEndpointsFailing).await;
     assert!(error_of(&head).contains("1 x TLS-001"), "a peer that accepts and says nothing: {head}");
-    let talker = raw::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
     let talks = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let talks_addr = talks.local_addr().unwrap();
     tokio::spawn(async move {
@@ -141,7 +140,6 @@ async fn every_reason_for_no_answer_has_its_own_code() {
             while io.read(&mut rest).await.is_ok_and(|n| n > 0) {}
         }
     });
-    let _ = talker;
     proxy.told.endpoints(PATH, known(&[Arc::new(meshed(talks_addr, &other))]));
     let head = expect("504", Code::AllEndpointsFailing).await;
     assert!(error_of(&head).contains("1 x TLS-003"), "a peer that speaks no TLS: {head}");
@@ -317,7 +315,7 @@ async fn messages_keep_their_form() {
 }
 
 /// The cases of request form and body framing; also used across two proxies.
-pub async fn exercise_forms(proxy: &Proxy, app: &App) {
+pub(crate) async fn exercise_forms(proxy: &Proxy, app: &App) {
     let ask = async |request: &str| {
         let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
         io.write_all(request.as_bytes()).await.unwrap();
