@@ -3,7 +3,7 @@
 use super::{body::Body, headers};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use weft_fault::{Code, Fault, Phase};
-use weft_model::http::{Filter, HeaderChange, PathChange, PathMatch, Redirect};
+use weft_model::http::{Filter, HeaderChange, HttpMatch, PathChange, PathMatch, Redirect};
 
 /// What the filters decided about a request.
 pub(crate) enum Outcome {
@@ -12,19 +12,21 @@ pub(crate) enum Outcome {
     Refuse(Fault),
 }
 
-/// Applies a rule's filters in order. `prefix` is the path prefix that matched, for redirects that replace it.
-pub(crate) fn request<B>(filters: &[Filter], request: &mut Request<B>, prefix: Option<&str>) -> Outcome {
+/// Applies a rule's filters in order. `matches` are the rule's: a redirect may replace the path prefix that matched.
+pub(crate) fn request<B>(filters: &[Filter], request: &mut Request<B>, matches: &[HttpMatch]) -> Outcome {
     for filter in filters {
         match filter {
             Filter::RequestHeaders(change) => apply(change, request.headers_mut()),
             Filter::ResponseHeaders(_) => {}
-            Filter::Redirect(redirect) => match redirected(redirect, request, prefix) {
-                Some(response) => return Outcome::Answer(Box::new(response)),
-                None => {
-                    let fault = Fault::new(Code::FilterUnknown).in_phase(Phase::Route);
-                    return Outcome::Refuse(fault.fact("redirect", "makes no valid location"));
+            Filter::Redirect(redirect) => {
+                match redirected(redirect, request, prefix_of(matches, request.uri().path())) {
+                    Some(response) => return Outcome::Answer(Box::new(response)),
+                    None => {
+                        let fault = Fault::new(Code::FilterUnknown).in_phase(Phase::Route);
+                        return Outcome::Refuse(fault.fact("redirect", "makes no valid location"));
+                    }
                 }
-            },
+            }
             Filter::Fail { status, message, ratio } => {
                 if *ratio >= 1.0 || rand::random::<f64>() < *ratio {
                     return Outcome::Answer(Box::new(injected(*status, message)));
@@ -48,7 +50,7 @@ pub(crate) fn response(filters: &[Filter], headers: &mut HeaderMap) {
 }
 
 /// The prefix of a rule that a redirect may replace.
-pub(crate) fn prefix_of<'m>(matches: &'m [weft_model::http::HttpMatch], path: &str) -> Option<&'m str> {
+fn prefix_of<'m>(matches: &'m [HttpMatch], path: &str) -> Option<&'m str> {
     matches.iter().find_map(|m| match &m.path {
         Some(PathMatch::Prefix(prefix)) if path.starts_with(prefix.trim_end_matches('/')) => {
             Some(prefix.as_str())
@@ -153,12 +155,12 @@ mod tests {
             remove: vec!["y".into()],
         };
         let mut request = Request::get("/").header("x", "0").header("y", "0").body(()).unwrap();
-        let outcome = self::request(&[Filter::RequestHeaders(change)], &mut request, None);
+        let outcome = self::request(&[Filter::RequestHeaders(change)], &mut request, &[]);
         assert!(matches!(outcome, Outcome::Forward));
         let values: Vec<_> = request.headers().get_all("x").iter().collect();
         assert_eq!(values, ["1", "2"]);
         assert!(!request.headers().contains_key("y"));
-        let refused = self::request(&[Filter::Unknown], &mut request, None);
+        let refused = self::request(&[Filter::Unknown], &mut request, &[]);
         assert!(matches!(refused, Outcome::Refuse(fault) if fault.code() == Code::FilterUnknown));
     }
 }

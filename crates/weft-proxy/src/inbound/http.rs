@@ -155,16 +155,14 @@ impl Requests {
 
         // 2. May it? One immutable view for the whole decision.
         let policy = self.policy.get();
-        let (permit, filters) = self.authorize(&policy, &request)?;
+        let (permit, rule) = self.authorize(&policy, &request)?;
         let counted = self.counters(&permit);
         counted.0.add(1);
         counted.1.request();
 
         // 3. What the route changes, and what ends at this hop.
-        let prefix = filters.and_then(|rule| filters::prefix_of(&rule.matches, request.uri().path()));
-        let filters = filters.map_or(&[][..], |rule| rule.filters.as_slice());
-        let prefix = prefix.map(str::to_owned);
-        match filters::request(filters, &mut request, prefix.as_deref()) {
+        let (filters, matches) = rule.map_or((&[][..], &[][..]), |rule| (&rule.filters, &rule.matches));
+        match filters::request(filters, &mut request, matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),

@@ -215,14 +215,13 @@ impl Requests {
         // 2. Which way? One immutable view for the whole decision.
         let destination = connection.destination.get();
         let rule = self.route(&destination.policy.protocol, &request, kind.version)?;
-        let prefix = filters::prefix_of(&rule.matches, request.uri().path()).map(str::to_owned);
-        match filters::request(&rule.filters, &mut request, prefix.as_deref()) {
+        match filters::request(&rule.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
         let backend = connection.choose(&rule.backends)?;
-        match filters::request(&backend.filters, &mut request, prefix.as_deref()) {
+        match filters::request(&backend.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),
@@ -370,9 +369,9 @@ impl Requests {
                 Err(_) => break,
             };
             self.check_identity(&member, kind)?;
-            self.tell(&member);
+            let first = self.tell(&member);
             let load = member.load();
-            let fault = match self.send_to(&member, request, kind).await? {
+            let fault = match self.send_to(&member, request, kind, first).await? {
                 Ok(Answered { response, lease, fresh }) => {
                     load.answered(connection.worker.now_us(), fresh);
                     return Ok(Answer { response, lease, load, member });
@@ -409,19 +408,22 @@ impl Requests {
         })
     }
 
-    /// One endpoint. The inner error gives the request back, untouched.
+    /// One endpoint. The inner error gives the request back, untouched. `first`: this connection did not use it before, so
+    /// that the peer's recorder is told which connection of ours this is.
     async fn send_to(
         &self,
         member: &Rc<Member>,
         mut request: Request<Body>,
         kind: &Kind,
+        first: bool,
     ) -> Result<Result<Answered, (Fault, Request<Body>)>, NoAnswer> {
         let pool = member.pool.as_ref().map_err(|_| self.connection.unknown(member))?;
         let endpoint = member.endpoint();
         if let Some(authority) = &endpoint.authority_override {
             override_authority(&mut request, authority);
         }
-        if member.meshed
+        if first
+            && member.meshed
             && let Some(id) = &self.connection_id
         {
             request.headers_mut().insert(headers::CONNECTION_ID, id.clone());
@@ -466,11 +468,11 @@ impl Requests {
             .fact("found", found.map_or("none", Identity::as_str)))
     }
 
-    /// Tells the story when another endpoint is used than before.
-    fn tell(&self, member: &Member) {
+    /// Tells the story when another endpoint is used than before; says whether that is so.
+    fn tell(&self, member: &Member) -> bool {
         let endpoint = member.endpoint();
         if self.told.get() == Some(endpoint.addr) {
-            return;
+            return false;
         }
         self.told.set(Some(endpoint.addr));
         let story = &self.connection.story;
@@ -485,6 +487,7 @@ impl Requests {
                 story.tls("not_provided_by_service_discovery")
             }
         }
+        true
     }
 
     /// What the peer's proxy says beside the response: evidence for this proxy, and words for its user.

@@ -148,10 +148,13 @@ impl Connection {
         let limit = self.worker.mesh.config.outbound.failfast_timeout;
         let mut tried: Vec<Rc<Member>> = Vec::new();
         let mut last: Option<Fault> = None;
+        let mut stalled = false;
         while tried.len() < TRIES {
             let member = match self.member(backend, strict, &tried, limit).await {
                 Ok(member) => member,
-                Err(fault) => return Err(last.unwrap_or(fault)),
+                // Others were tried before: the count of them says more than "none is left".
+                Err(fault) if last.is_none() => return Err(fault),
+                Err(_) => break,
             };
             let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
             match pool.dial(None).await {
@@ -161,12 +164,14 @@ impl Connection {
                 }
                 Err(fault) => {
                     self.story.event(Phase::Connect, fault.to_string());
-                    // Our own stall says nothing about the endpoint: the same one may be tried again.
-                    if fault.code() != Code::Stalled {
-                        member.failed(&self.worker, &fault);
+                    if fault.code() == Code::Stalled && !stalled {
+                        // This process stood still: that says nothing about the endpoint.
+                        stalled = true;
+                        last = Some(fault);
+                        continue;
                     }
-                    let fixed = matches!(backend.backend.kind, BackendKind::Forward(_));
-                    if fixed && fault.code() != Code::Stalled {
+                    member.failed(&self.worker, &fault);
+                    if matches!(backend.backend.kind, BackendKind::Forward(_)) {
                         return Err(fault);
                     }
                     tried.push(member);

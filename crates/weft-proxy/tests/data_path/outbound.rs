@@ -143,7 +143,7 @@ async fn every_reason_for_no_answer_has_its_own_code() {
     proxy.told.endpoints(PATH, known(&[Arc::new(meshed(talks_addr, &other))]));
     let head = expect("504", Code::AllEndpointsFailing).await;
     assert!(error_of(&head).contains("1 x TLS-003"), "a peer that speaks no TLS: {head}");
-    assert!(proxy.told.doubts().iter().any(|d| *d == (talks_addr, Code::PeerNotTls)));
+    assert!(proxy.told.doubts().contains(&(talks_addr, Code::PeerNotTls)));
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
