@@ -57,6 +57,21 @@ impl Log {
         })
     }
 
+    /// A log that nobody writes to, for tests of what changes it.
+    #[cfg(test)]
+    pub(crate) fn detached(settings: &str) -> Log {
+        let (writer, guard) = NonBlockingBuilder::default().finish(std::io::sink());
+        let (layer, handle) = reload::Layer::new(filter(settings).expect("the test's own filter"));
+        // The handle works for as long as its layer lives.
+        std::mem::forget(layer);
+        Log {
+            filter: handle,
+            level: parking_lot::Mutex::new(settings.to_string()),
+            dropped: writer.error_counter(),
+            _guard: guard,
+        }
+    }
+
     /// Lines that found the queue full.
     pub fn dropped(&self) -> u64 {
         self.dropped.dropped_lines() as u64
@@ -137,6 +152,35 @@ pub fn to_test_output() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A reader that never reads: a pipe's far end, held and left alone.
+    struct Stuck(std::sync::mpsc::Receiver<()>);
+
+    impl std::io::Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            // Ends when the test drops its end.
+            let _freed = self.0.recv();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_stops_costs_lines_and_nothing_else() {
+        let (free, stuck) = std::sync::mpsc::channel();
+        let (mut writer, guard) =
+            NonBlockingBuilder::default().lossy(true).buffered_lines_limit(4).finish(Stuck(stuck));
+        let dropped = writer.error_counter();
+        // More lines than fit: none of these writes may wait, or this test would never end.
+        for _ in 0..100 {
+            std::io::Write::write_all(&mut writer, b"a line\n").unwrap();
+        }
+        assert!(dropped.dropped_lines() >= 90, "{}", dropped.dropped_lines());
+        drop(free);
+        drop(guard);
+    }
 
     #[test]
     fn linkerds_filters_hold_for_weft() {

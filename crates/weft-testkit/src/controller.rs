@@ -105,6 +105,10 @@ impl Controller {
     pub fn profile(&self, path: &str, step: Step<Profile>) {
         tell(&self.script.profiles, path.to_string(), step);
     }
+    /// As [`Controller::profile`], for streams that are opened from now on: open ones stay open and hear no more.
+    pub fn profile_for_new_streams(&self, path: &str, step: Step<Profile>) {
+        lock(&self.script.profiles).insert(path.to_string(), watch::channel(step).0);
+    }
     /// What `OutboundPolicies.Watch` says for an address or authority. Untold: `NotFound`.
     pub fn policy(&self, target: &str, step: Step<OutboundPolicy>) {
         tell(&self.script.policies, target.to_string(), step);
@@ -198,7 +202,10 @@ where
                 Step::Silence => {}
             }
             tokio::select! {
-                changed = steps.changed() => if changed.is_err() { return },
+                changed = steps.changed() => if changed.is_err() {
+                    // Nothing more is said on this stream.
+                    return send.closed().await;
+                },
                 () = send.closed() => return,
             }
         }

@@ -5,6 +5,8 @@
 
 mod env;
 mod parse;
+#[cfg(test)]
+mod tests;
 
 use ipnet::IpNet;
 use std::{collections::BTreeSet, net::IpAddr, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};

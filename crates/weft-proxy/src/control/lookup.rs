@@ -251,7 +251,7 @@ fn failure_of(service: &Service, subject: &str, status: Option<Status>) -> Failu
                 let message: String = status.message().chars().take(300).collect();
                 fault = fault.fact("message", message);
             }
-            Failure { fault: fault.because(status), code: Some(code) }
+            Failure { fault, code: Some(code) }
         }
     }
 }

@@ -38,20 +38,20 @@ pub(super) async fn watch(
                 }
                 Told::Next(update) => apply(&mut set, update, &path, &mut said, &mut lookup),
                 Told::Slow(fault) => {
+                    tell(&lookup, &fault);
                     if said.is_none() {
                         lookup = Looked::Pending(Some(Arc::new(fault.record())));
                     }
-                    tracing::warn!("{fault}");
                 }
                 // What is known stays valid through an outage.
                 Told::Failed(failure) if said.is_none() => {
+                    tell(&lookup, &failure.fault);
                     let record = Arc::new(failure.fault.record());
                     lookup = if failure.is_refusal() {
                         Looked::Refused(record)
                     } else {
                         Looked::Pending(Some(record))
                     };
-                    tracing::warn!("{:?}", failure.fault);
                 }
                 Told::Failed(failure) => tracing::debug!("{:?}", failure.fault),
             },
@@ -82,14 +82,27 @@ pub(super) async fn watch(
         // 3. Tell the workers, if anything changed.
         let strict = cx.confirmer.is_weft();
         if state.lookup != lookup || state.strict != strict {
+            // Waiting is one state, however its reason is worded by now.
+            let still = match (&state.lookup, &lookup) {
+                (Looked::Answered(was), Looked::Answered(is)) => was == is,
+                (was, is) => std::mem::discriminant(was) == std::mem::discriminant(is),
+            };
             state = EndpointsState {
                 generation: state.generation + 1,
-                since: Instant::now(),
+                since: if still { state.since } else { Instant::now() },
                 lookup: lookup.clone(),
                 strict,
             };
             out.publish(Arc::new(state.clone()));
         }
+    }
+}
+
+/// The first failure is told, its repetitions are not.
+fn tell(before: &Looked, fault: &Fault) {
+    match before {
+        Looked::Pending(None) => tracing::warn!("{fault:?}"),
+        Looked::Pending(Some(_)) | Looked::Refused(_) | Looked::Answered(_) => tracing::debug!("{fault:?}"),
     }
 }
 

@@ -12,6 +12,8 @@ mod judge;
 mod memory;
 mod ports;
 mod settle;
+#[cfg(test)]
+mod tests;
 
 use arc_swap::ArcSwap;
 use std::{

@@ -3,6 +3,9 @@
 //! It runs on the agent's thread, so that neither a scrape nor a slow reader costs the data path anything. A meshed
 //! scraper is served over mTLS, others in plaintext.
 
+#[cfg(test)]
+mod tests;
+
 use crate::{log::Log, mesh::Mesh, metrics};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};

@@ -1,5 +1,8 @@
 //! Obtains this proxy's certificate and renews it: the key is made in memory, the ServiceAccount's token proves who asks.
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     config::IdentitySettings,
     control::{Service, backoff},

@@ -1,5 +1,8 @@
 //! The flight recorder: one [`Story`] per connection, and the last few thousand of them.
 
+#[cfg(test)]
+mod tests;
+
 use crate::metrics::Metrics;
 use parking_lot::Mutex;
 use std::{

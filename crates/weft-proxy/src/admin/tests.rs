@@ -1,0 +1,169 @@
+//! The admin server over loopback.
+
+use super::{Admin, serve};
+use crate::{
+    config::Config, discovery::Discovery, drain, identity, log::Log, mesh::Mesh, metrics::Metrics,
+    record::Recorder, watchdog::Gaps,
+};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+use weft_fault::{Code, Fault, Phase};
+use weft_testkit::{
+    pki::{Pki, identity},
+    raw,
+};
+use weft_wire::record::{Connections, Direction};
+
+struct Bench {
+    admin: Arc<Admin>,
+    addr: SocketAddr,
+    publisher: identity::Publisher,
+    signal: drain::Signal,
+    shutdown: mpsc::Receiver<()>,
+}
+
+async fn bench(changes: &[(&str, &str)]) -> Bench {
+    let own = identity("web", "shop");
+    let lookup = |name: &str| {
+        let name = name.strip_prefix("LINKERD2_PROXY_")?;
+        if let Some((_, value)) = changes.iter().find(|(changed, _)| *changed == name) {
+            return Some((*value).into());
+        }
+        Some(match name {
+            "DESTINATION_SVC_ADDR" | "POLICY_SVC_ADDR" | "IDENTITY_SVC_ADDR" => "127.0.0.1:1".into(),
+            "POLICY_WORKLOAD" => "shop:web-0".into(),
+            "IDENTITY_LOCAL_NAME" => own.as_str().into(),
+            "IDENTITY_TRUST_ANCHORS" => "(PEM)".into(),
+            "IDENTITY_TOKEN_FILE" => "/none".into(),
+            _ => return None,
+        })
+    };
+    let config = Config::from_lookup(lookup).unwrap();
+    let metrics = Metrics::new(Duration::from_secs(600));
+    let (recorder, _journal) = Recorder::new(metrics.clone(), config.pod_name(), &own);
+    let (handle, publisher) = identity::Handle::new(own);
+    let (discovery, _fixed) = Discovery::fixed(config.inbound.default_policy.clone());
+    let (signal, drain) = drain::channel();
+    let mesh =
+        Arc::new(Mesh { config, identity: handle, discovery, metrics, recorder, drain, gaps: Gaps::none() });
+    let (send, shutdown) = mpsc::channel(1);
+    let log = Arc::new(Log::detached("warn"));
+    let admin = Arc::new(Admin { mesh, log, serving: AtomicBool::new(false), shutdown: send });
+    let (listener, addr) = raw::listener().await;
+    tokio::spawn(serve(admin.clone(), listener));
+    Bench { admin, addr, publisher, signal, shutdown }
+}
+
+impl Bench {
+    async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        let mut io = tokio::net::TcpStream::connect(self.addr).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut io, request.as_bytes()).await.unwrap();
+        let answer = String::from_utf8(raw::read_all(&mut io).await.unwrap()).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, body.to_string())
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        self.ask("GET", path, "").await
+    }
+}
+
+#[tokio::test]
+async fn readiness_says_what_it_waits_for() {
+    let bench = bench(&[]).await;
+    assert_eq!(bench.get("/live").await.0, 200);
+    assert_eq!(bench.get("/ready").await, (503, "not ready\n".into()));
+    let why = Fault::new(Code::TokenRejected).about("/none").in_phase(Phase::Certify);
+    bench.publisher.waits(Some(Arc::new(why.record())));
+    let (status, page) = bench.get("/ready?verbose").await;
+    assert_eq!(status, 503);
+    assert!(page.contains("[ ] certificate for web.shop.") && page.contains("IDN-006"), "{page}");
+
+    bench.publisher.publish(Arc::new(Pki::new().credentials(&identity("web", "shop"))));
+    bench.publisher.waits(None);
+    assert_eq!(bench.get("/ready").await.0, 503, "not accepting yet");
+    bench.admin.serving.store(true, Ordering::Relaxed);
+    assert_eq!(bench.get("/ready").await, (200, "ready\n".into()));
+    bench.signal.advance(drain::Phase::Draining);
+    assert_eq!(bench.get("/ready").await.0, 503);
+    assert_eq!(bench.get("/live").await.0, 200);
+}
+
+#[tokio::test]
+async fn the_flight_recorder_is_asked_for_what_is_wanted() {
+    let bench = bench(&[]).await;
+    let recorder = &bench.admin.mesh.recorder;
+    let story = |client: &str, server: &str| {
+        recorder.story(Direction::Outbound, client.parse().unwrap(), Some(server.parse().unwrap()))
+    };
+    let good = story("10.0.0.1:1000", "10.78.0.1:80");
+    good.event(Phase::Connect, "connected");
+    good.request(200);
+    good.end("closed");
+    let bad = story("10.0.0.2:1000", "10.78.0.9:80");
+    bad.service("store.shop.svc.cluster.local:80");
+    let fault = Fault::new(Code::NoRuleAllows).in_phase(Phase::Authorize).fact("tried", "store-callers");
+    bad.fault(&fault);
+    bad.end("refused");
+
+    let ask = async |query: &str| {
+        let (status, page) = bench.get(&format!("/weft/connections{query}")).await;
+        assert_eq!(status, 200);
+        serde_json::from_str::<Connections>(&page).unwrap()
+    };
+    let all = ask("").await;
+    assert_eq!((all.pod.as_str(), all.connections.len()), ("shop/web-0", 2));
+    let failed = ask("?failed=1").await.connections;
+    assert_eq!(failed.len(), 1, "a failed connection stands there once, with its end");
+    assert_eq!(failed[0].fault.as_ref().unwrap().code, "POL-001");
+    assert_eq!(failed[0].ended.as_deref(), Some("refused"));
+    assert_eq!(ask("?dst=store.shop").await.connections.len(), 1);
+    assert_eq!(ask("?src=10.0.0.1").await.connections[0].statuses[&200], 1);
+    assert_eq!(ask("?src=10.0.0.3").await.connections.len(), 0);
+    assert_eq!(ask("?limit=1").await.connections.len(), 1);
+    let (_, page) = bench.get("/metrics").await;
+    assert!(page.contains("weft_faults_total{code=\"POL-001\",direction=\"outbound\"} 1"), "{page}");
+}
+
+#[tokio::test]
+async fn switches_are_for_loopback_and_only_when_enabled() {
+    let closed = bench(&[]).await;
+    assert_eq!(closed.ask("POST", "/shutdown", "").await.0, 404);
+    assert_eq!(closed.ask("GET", "/no-such-page", "").await.0, 404);
+    assert_eq!(closed.ask("POST", "/metrics", "").await.0, 405);
+    assert_eq!(closed.ask("PUT", "/proxy-log-level", "warn,linkerd=debug").await.0, 204);
+    assert_eq!(closed.get("/proxy-log-level").await, (200, "warn,linkerd=debug\n".into()));
+    assert_eq!(closed.ask("PUT", "/proxy-log-level", "=[").await.0, 400);
+    assert_eq!(closed.ask("PUT", "/proxy-log-level", &"x".repeat(10_000)).await.0, 413);
+
+    let mut open = bench(&[("SHUTDOWN_ENDPOINT_ENABLED", "true")]).await;
+    assert_eq!(open.ask("GET", "/shutdown", "").await.0, 405);
+    assert_eq!(open.ask("POST", "/shutdown", "").await.0, 200);
+    assert_eq!(open.shutdown.recv().await, Some(()));
+}
+
+#[tokio::test]
+async fn a_meshed_scraper_is_served_over_tls() {
+    let bench = bench(&[]).await;
+    let pki = Pki::new();
+    let own = identity("web", "shop");
+    bench.publisher.publish(Arc::new(pki.credentials(&own)));
+    let scraper = pki.credentials(&identity("prometheus", "monitoring"));
+    let io = tokio::net::TcpStream::connect(bench.addr).await.unwrap();
+    let connected = weft_tls::handshake::connect(scraper.client(), io, &own, &own, false).await.unwrap();
+    let mut io = connected.stream;
+    let request = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut io, request).await.unwrap();
+    let (head, body) = raw::read_http(&mut io).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(body, b"live\n");
+}

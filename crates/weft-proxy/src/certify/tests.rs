@@ -1,0 +1,137 @@
+//! Certificates from a scripted controller.
+
+use super::Certifier;
+use crate::{
+    config::{ControlAddr, IdentitySettings},
+    control::{Dialer, Service},
+    identity::Handle,
+    metrics::Metrics,
+    record::Recorder,
+};
+use std::{path::Path, sync::Arc, time::Duration};
+use weft_fault::{Code, FaultRecord};
+use weft_model::identity::Identity;
+use weft_testkit::{
+    controller::Controller,
+    pki::{Pki, identity},
+    raw::PATIENCE,
+};
+use weft_tls::keys::Key;
+
+fn start(controller: &Controller, pki: &Pki, name: Option<Identity>, dir: &Path) -> Handle {
+    crate::log::to_test_output();
+    let own = identity("web", "shop");
+    let token_file = dir.join("token");
+    let settings = IdentitySettings {
+        local_name: own.clone(),
+        server_name: own.clone(),
+        trust_anchors_pem: pki.anchors_pem(),
+        dir: Some(dir.to_path_buf()),
+        token_file,
+        min_refresh: Duration::from_millis(50),
+        max_refresh: Duration::from_secs(86_400),
+    };
+    let addr = ControlAddr { host: "127.0.0.1".into(), port: controller.addr.port(), name };
+    let metrics = Metrics::new(Duration::from_secs(600));
+    let (recorder, _journal) = Recorder::new(metrics.clone(), "shop/web-0".into(), &own);
+    let service = Service::start(Dialer { name: "identity", addr, anchors: pki.anchors(), present: None });
+    let (handle, publisher) = Handle::new(own);
+    tokio::spawn(Certifier { settings, anchors: pki.anchors(), service, metrics, recorder }.run(publisher));
+    handle
+}
+
+fn with_token() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("token"), "a token").unwrap();
+    dir
+}
+
+/// Waits for the reason of the delay to be one that `wanted` knows.
+async fn waits(handle: &Handle, wanted: impl Fn(&FaultRecord) -> bool) -> Arc<FaultRecord> {
+    let told = async {
+        loop {
+            match handle.waiting() {
+                Some(fault) if wanted(&fault) => return fault,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("a reason in time")
+}
+
+#[tokio::test]
+async fn a_certificate_is_obtained_over_tls_and_renewed_before_it_ends() {
+    let (pki, dir) = (Arc::new(Pki::new()), with_token());
+    let issuer = identity("linkerd-identity", "linkerd");
+    let controller = Controller::start_tls(pki.clone(), &issuer).await;
+    controller.lifetime(Duration::from_secs(2));
+    let mut handle = start(&controller, &pki, Some(issuer), dir.path());
+    let first = tokio::time::timeout(PATIENCE, handle.clone().first()).await.unwrap();
+    assert_eq!(first.id(), &identity("web", "shop"));
+    assert!(!dir.path().join("key.p8").exists(), "the key is in memory only");
+    let serial = |credentials: &weft_tls::credentials::Credentials| credentials.facts().serial.clone();
+    let renewed = async {
+        loop {
+            match handle.changed().await {
+                Some(now) if serial(&now) != serial(&first) => return now,
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed).await.expect("renewed in time");
+}
+
+#[tokio::test]
+async fn a_controller_that_proves_another_name_is_not_asked() {
+    let (pki, dir) = (Arc::new(Pki::new()), with_token());
+    let controller = Controller::start_tls(pki.clone(), &identity("impostor", "linkerd")).await;
+    let handle = start(&controller, &pki, Some(identity("linkerd-identity", "linkerd")), dir.path());
+    let reason = waits(&handle, |fault| fault.code == Code::ControllerUnreachable.id()).await;
+    assert!(
+        reason.causes.iter().any(|cause| cause.contains("TLS-") || cause.contains("IDN-001")),
+        "{reason:?}"
+    );
+    assert_eq!(controller.asked("Certify", identity("web", "shop").as_str()), 0);
+}
+
+#[tokio::test]
+async fn a_refusal_is_explained_and_overcome() {
+    let (pki, dir) = (Arc::new(Pki::new()), with_token());
+    let controller = Controller::start(pki.clone()).await;
+    controller.certify(Some(tonic::Status::failed_precondition("not this account")));
+    let handle = start(&controller, &pki, None, dir.path());
+    let reason = waits(&handle, |_| true).await;
+    assert_eq!(reason.code, Code::CertifyRefused.id());
+    assert_eq!(reason.fact("message"), Some("not this account"));
+    controller.certify(None);
+    tokio::time::timeout(PATIENCE, handle.clone().first()).await.unwrap();
+    assert!(handle.waiting().is_none());
+}
+
+#[tokio::test]
+async fn a_missing_token_is_named_and_read_anew() {
+    let (pki, dir) = (Arc::new(Pki::new()), tempfile::tempdir().unwrap());
+    let controller = Controller::start(pki.clone()).await;
+    let handle = start(&controller, &pki, None, dir.path());
+    let reason = waits(&handle, |_| true).await;
+    assert_eq!(reason.code, Code::TokenRejected.id());
+    assert!(reason.subject.as_ref().is_some_and(|subject| subject.ends_with("token")));
+    std::fs::write(dir.path().join("token"), "a token").unwrap();
+    tokio::time::timeout(PATIENCE, handle.first()).await.unwrap();
+}
+
+#[tokio::test]
+async fn files_of_linkerds_launcher_are_used() {
+    let (pki, dir) = (Arc::new(Pki::new()), with_token());
+    let key = Key::generate().unwrap();
+    let csr = key.certificate_request(&identity("web", "shop")).unwrap();
+    let pem = key.to_pem();
+    let der = rustls_pki_types::pem::PemObject::from_pem_slice(pem.as_bytes());
+    let der: rustls_pki_types::PrivatePkcs8KeyDer<'_> = der.unwrap();
+    std::fs::write(dir.path().join("key.p8"), der.secret_pkcs8_der()).unwrap();
+    std::fs::write(dir.path().join("csr.der"), &csr).unwrap();
+    let controller = Controller::start(pki.clone()).await;
+    let handle = start(&controller, &pki, None, dir.path());
+    // The certificate would not belong to another key: credentials check that.
+    tokio::time::timeout(PATIENCE, handle.first()).await.unwrap();
+}

@@ -1,0 +1,299 @@
+//! The agent against a scripted controller, over loopback.
+
+use super::{
+    Destination, Discovery, EndpointsState, Lookup, Shared,
+    agent::{self, Idle},
+    context::{Confirmer, Context},
+    judge::each_endpoint,
+};
+use crate::{
+    config::ControlAddr,
+    control::{Dialer, Service},
+    metrics::Metrics,
+    record::Recorder,
+};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+use tonic::Code as Grpc;
+use weft_fault::Code;
+use weft_model::{
+    identity::{PeerIdentity, Unknown},
+    inbound::{HttpPolicy, Protocol, ServerPolicy},
+    meta::Meta,
+    outbound::{Endpoint, Endpoints, Profile},
+};
+use weft_testkit::{
+    controller::{Controller, Step},
+    pki::{Pki, identity},
+    raw::PATIENCE,
+};
+use weft_wire::mesh::{ConfirmResponse, State};
+
+struct Bench {
+    controller: Controller,
+    discovery: Discovery,
+    cx: Arc<Context>,
+}
+
+fn server_policy(name: &str) -> Arc<ServerPolicy> {
+    Arc::new(ServerPolicy {
+        meta: Arc::new(Meta::default_named(name)),
+        protocol: Protocol::Detect { timeout: Duration::from_secs(10), http: HttpPolicy::default() },
+        authorizations: Vec::new(),
+        audit: false,
+    })
+}
+
+async fn bench() -> Bench {
+    crate::log::to_test_output();
+    let pki = Arc::new(Pki::new());
+    let controller = Controller::start(pki.clone()).await;
+    let addr = ControlAddr { host: "127.0.0.1".into(), port: controller.addr.port(), name: None };
+    let service =
+        |name| Service::start(Dialer { name, addr: addr.clone(), anchors: pki.anchors(), present: None });
+    let metrics = Metrics::new(Duration::from_secs(600));
+    let (recorder, _journal) = Recorder::new(metrics, "ns/pod".into(), &identity("web", "shop"));
+    let destination = service("destination");
+    let cx = Arc::new(Context {
+        confirmer: Confirmer::new(destination.clone(), "token".into()),
+        destination,
+        policy: service("policy"),
+        workload: "workload".into(),
+        token: "token".into(),
+        profile_networks: vec!["10.0.0.0/8".parse().unwrap()],
+        cluster_networks: vec!["10.0.0.0/8".parse().unwrap()],
+        initial_timeout: None,
+        memory: Default::default(),
+        recorder,
+    });
+    let (shared, questions) = Shared::new(server_policy("default"));
+    let discovery = Discovery::new(shared.clone());
+    let idle = Idle {
+        outbound: Duration::from_secs(5),
+        inbound: Duration::from_secs(90),
+        permanent: [80].into_iter().collect(),
+    };
+    tokio::spawn(agent::run(cx.clone(), shared, questions, idle));
+    Bench { controller, discovery, cx }
+}
+
+fn pod(last: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last], 8080))
+}
+
+fn meshed(addr: SocketAddr) -> Endpoint {
+    let id = identity("store", "shop");
+    let peer = PeerIdentity::Meshed { server_name: id.clone(), id };
+    Endpoint { labels: labels("store-0"), ..Endpoint::bare(addr, peer) }
+}
+
+fn bare(addr: SocketAddr) -> Endpoint {
+    Endpoint { labels: labels("store-0"), ..Endpoint::bare(addr, PeerIdentity::Unknown(Unknown::Unmarked)) }
+}
+
+fn labels(pod: &str) -> Arc<BTreeMap<String, String>> {
+    Arc::new(BTreeMap::from([("pod".to_string(), pod.to_string())]))
+}
+
+fn profile(endpoint: Endpoint) -> Step<Profile> {
+    Step::Say(Profile { endpoint: Some(Arc::new(endpoint)), ..Profile::default() })
+}
+
+/// The one identity that the answer's policy leads to.
+fn peer(destination: &Destination) -> PeerIdentity {
+    let mut found = Vec::new();
+    each_endpoint(&destination.policy, &mut |endpoint| found.push(endpoint.identity.clone()));
+    found.dedup();
+    assert_eq!(found.len(), 1);
+    found.remove(0)
+}
+
+fn patience() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+/// Waits for an answer that satisfies `wanted`.
+async fn until<T: Clone>(receiver: &mut watch::Receiver<T>, wanted: impl FnMut(&T) -> bool) -> T {
+    let waited = tokio::time::timeout(PATIENCE, receiver.wait_for(wanted)).await;
+    waited.expect("in time").expect("the sender lives").clone()
+}
+
+#[tokio::test]
+async fn a_pods_identity_is_learned_and_outlives_its_stream_and_worse_answers() {
+    let bench = bench().await;
+    bench.controller.profile("10.0.0.1:8080", profile(bare(pod(1))));
+    let mut answer = bench.discovery.destination(pod(1), patience()).await.unwrap();
+    assert_eq!(peer(&answer.borrow().clone()), PeerIdentity::Unknown(Unknown::Unmarked));
+    assert!(answer.borrow().in_cluster && !answer.borrow().strict);
+
+    // The identity arrives on the same stream.
+    bench.controller.profile("10.0.0.1:8080", profile(meshed(pod(1))));
+    let known = until(&mut answer, |answer| peer(answer).id().is_some()).await;
+    assert_eq!(peer(&known).id(), Some(&identity("store", "shop")));
+
+    // The stream ends for good: what it said stays.
+    bench.controller.profile("10.0.0.1:8080", Step::End(Grpc::FailedPrecondition));
+    // A later stream that knows less changes nothing for the same pod …
+    bench.controller.profile("10.0.0.1:8080", profile(Endpoint { weight: 7, ..bare(pod(1)) }));
+    bench.discovery.doubt(pod(1), Code::HandshakeEof);
+    let later = bench.discovery.destination(pod(1), patience()).await.unwrap().borrow().clone();
+    assert!(peer(&later).id().is_some());
+    // … and everything for another pod at the same address.
+    let other = Endpoint { labels: labels("db-0"), ..bare(pod(1)) };
+    bench.controller.profile("10.0.0.1:8080", profile(other));
+    until(&mut answer, |answer| peer(answer).id().is_none()).await;
+}
+
+#[tokio::test]
+async fn identity_less_answers_are_asked_about_again_without_being_told() {
+    let bench = bench().await;
+    // "Stuck": the stream of the first question never says more. A new question would.
+    bench.controller.profile("10.0.0.2:8080", profile(bare(pod(2))));
+    let mut answer = bench.discovery.destination(pod(2), patience()).await.unwrap();
+    bench.controller.profile_for_new_streams("10.0.0.2:8080", profile(meshed(pod(2))));
+    until(&mut answer, |answer| peer(answer).id().is_some()).await;
+}
+
+#[tokio::test]
+async fn an_address_outside_of_the_cluster_is_plainly_unmeshed() {
+    let bench = bench().await;
+    let addr = SocketAddr::from(([192, 0, 2, 1], 443));
+    let answer = bench.discovery.destination(addr, patience()).await.unwrap().borrow().clone();
+    assert_eq!(peer(&answer), PeerIdentity::Unmeshed);
+    assert!(!answer.in_cluster);
+    assert_eq!(bench.controller.asked("GetProfile", "192.0.2.1:443"), 0);
+}
+
+#[tokio::test]
+async fn a_weft_controllers_word_settles_it() {
+    let bench = bench().await;
+    for n in [3, 4, 5] {
+        bench.controller.profile(&pod(n).to_string(), profile(bare(pod(n))));
+    }
+    let says = |state: State, endpoint: Option<Endpoint>| ConfirmResponse {
+        state: state.into(),
+        endpoint: endpoint.as_ref().map(weft_wire::destination::endpoint_to_api),
+        pod: "shop/store-0".into(),
+        reason: String::new(),
+    };
+    bench.controller.confirm(pod(3), says(State::Unmeshed, None));
+    bench.controller.confirm(pod(4), says(State::Meshed, Some(meshed(pod(4)))));
+    let now = async |n| bench.discovery.destination(pod(n), patience()).await.unwrap().borrow().clone();
+    let (unmeshed, confirmed, unknown) = (now(3).await, now(4).await, now(5).await);
+    assert_eq!(peer(&unmeshed), PeerIdentity::Unmeshed);
+    assert!(peer(&confirmed).id().is_some());
+    // The controller knows better than to guess, and so does the proxy.
+    assert_eq!(peer(&unknown), PeerIdentity::Unknown(Unknown::Unmarked));
+    assert!(unknown.strict);
+}
+
+#[tokio::test]
+async fn a_lookup_that_fails_is_reported_by_the_deadline_and_mended_afterwards() {
+    let bench = bench().await;
+    let asked = pod(6).to_string();
+    bench.controller.policy(&asked, Step::End(Grpc::Unavailable));
+    let soon = Instant::now() + Duration::from_millis(600);
+    let fault = bench.discovery.destination(pod(6), soon).await.unwrap_err();
+    assert_eq!(fault.code(), Code::Unresolved);
+    let causes = fault.record().causes.join("\n");
+    assert!(causes.contains("CTL-003") && causes.contains("Unavailable"), "{causes}");
+    bench.controller.profile(&asked, profile(meshed(pod(6))));
+    bench.controller.policy(&asked, Step::End(Grpc::NotFound));
+    let answer = bench.discovery.destination(pod(6), patience()).await.unwrap().borrow().clone();
+    assert!(peer(&answer).id().is_some());
+}
+
+#[tokio::test]
+async fn new_connections_wait_after_a_peer_refused_plaintext() {
+    let bench = bench().await;
+    let asked = pod(7).to_string();
+    bench.controller.profile(&asked, profile(bare(pod(7))));
+    let mut held = bench.discovery.destination(pod(7), patience()).await.unwrap();
+    bench.discovery.doubt(pod(7), Code::PlaintextRefused);
+    // The doubt goes through the same queue as this question, so it has been seen when this one is answered.
+    drop(bench.discovery.destination(pod(77), patience()).await.unwrap());
+    bench.controller.profile(&asked, profile(meshed(pod(7))));
+    let fresh = bench.discovery.destination(pod(7), patience()).await.unwrap();
+    until(&mut held, |answer| peer(answer).id().is_some()).await;
+    assert!(peer(&fresh.borrow().clone()).id().is_some() || fresh.borrow().generation == 1);
+}
+
+#[tokio::test]
+async fn the_endpoints_of_a_name_follow_the_controller_and_survive_its_absence() {
+    let bench = bench().await;
+    let name = "store.shop.svc.cluster.local:80";
+    let mut state = bench.discovery.endpoints(name);
+    let none = until(&mut state, |state| matches!(state.lookup, Lookup::Answered(_))).await;
+    assert_eq!(none.lookup, Lookup::Answered(Endpoints::NoSuchService));
+    let known = Endpoints::Known(Arc::new(vec![Arc::new(meshed(pod(1))), Arc::new(meshed(pod(2)))]));
+    bench.controller.endpoints(name, Step::Say(known.clone()));
+    let answered = |known: &Endpoints| Lookup::Answered(known.clone());
+    until(&mut state, |state| state.lookup == answered(&known)).await;
+    // The stream ends, and the next one says something else: it replaces, it is not added.
+    bench.controller.endpoints(name, Step::End(Grpc::Unavailable));
+    let fewer = Endpoints::Known(Arc::new(vec![Arc::new(meshed(pod(3)))]));
+    bench.controller.endpoints(name, Step::Say(fewer.clone()));
+    let last = until(&mut state, |state| state.lookup == answered(&fewer)).await;
+    assert!(last.generation > none.generation);
+    let empty = Endpoints::Known(Arc::default());
+    bench.controller.endpoints(name, Step::Say(empty.clone()));
+    until(&mut state, |state| state.lookup == answered(&empty)).await;
+}
+
+#[tokio::test]
+async fn a_refused_name_says_so_and_is_asked_again() {
+    let bench = bench().await;
+    let name = "gone.shop.svc.cluster.local:80";
+    bench.controller.endpoints(name, Step::End(Grpc::InvalidArgument));
+    let mut state = bench.discovery.endpoints(name);
+    let refused = |state: &Arc<EndpointsState>| matches!(&state.lookup, Lookup::Refused(_));
+    let told = until(&mut state, refused).await;
+    let Lookup::Refused(fault) = &told.lookup else { unreachable!("waited for") };
+    assert_eq!(fault.code, Code::ControllerRefused.id());
+    let known = Endpoints::Known(Arc::new(vec![Arc::new(meshed(pod(1)))]));
+    bench.controller.endpoints(name, Step::Say(known.clone()));
+    until(&mut state, |state| state.lookup == Lookup::Answered(known.clone())).await;
+}
+
+#[tokio::test]
+async fn a_ports_policy_is_the_default_until_the_controller_speaks() {
+    let bench = bench().await;
+    let mut policy = bench.discovery.inbound(80);
+    assert_eq!(policy.borrow().meta.name(), "default");
+    bench.controller.server(80, Step::Say(ServerPolicy::clone(&server_policy("mine"))));
+    until(&mut policy, |policy| policy.meta.name() == "mine").await;
+    bench.controller.server(80, Step::End(Grpc::Unavailable));
+    bench.controller.server(80, Step::Say(ServerPolicy::clone(&server_policy("newer"))));
+    until(&mut policy, |policy| policy.meta.name() == "newer").await;
+}
+
+#[tokio::test]
+async fn one_question_is_asked_however_many_want_the_answer() {
+    let bench = bench().await;
+    bench.controller.profile(&pod(8).to_string(), profile(meshed(pod(8))));
+    let all: Vec<_> = (0..50).map(|_| bench.discovery.destination(pod(8), patience())).collect();
+    for answer in futures_util::future::join_all(all).await {
+        assert!(peer(&answer.unwrap().borrow().clone()).id().is_some());
+    }
+    assert_eq!(bench.controller.asked("GetProfile", &pod(8).to_string()), 1);
+}
+
+#[tokio::test]
+async fn the_memory_is_shared_between_addresses_and_names() {
+    let bench = bench().await;
+    bench.controller.profile(&pod(9).to_string(), profile(meshed(pod(9))));
+    drop(bench.discovery.destination(pod(9), patience()).await.unwrap());
+    let name = "store.shop.svc.cluster.local:8080";
+    let bare = Endpoints::Known(Arc::new(vec![Arc::new(bare(pod(9)))]));
+    bench.controller.endpoints(name, Step::Say(bare));
+    let mut state = bench.discovery.endpoints(name);
+    let known = until(&mut state, |state| matches!(state.lookup, Lookup::Answered(_))).await;
+    let Lookup::Answered(Endpoints::Known(endpoints)) = &known.lookup else { panic!("{known:?}") };
+    assert_eq!(endpoints[0].identity.id(), Some(&identity("store", "shop")));
+    assert!(!bench.cx.confirmer.is_weft());
+}
