@@ -19,6 +19,8 @@ use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_tls::{bundle::TrustBundle, credentials::Credentials, keys::Key};
 
 const DEADLINE: Duration = Duration::from_secs(10);
+/// The connection is made elsewhere; without one the reason is told soon.
+const CONNECTED: Duration = Duration::from_secs(1);
 /// Until the first certificate nothing works, so it is asked for soon again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 const TOKEN_BYTES: u64 = 64 * 1024;
@@ -117,8 +119,8 @@ impl Certifier {
         let token = self.token()?;
 
         // 2. The question.
+        let connection = self.service.connection(Instant::now() + CONNECTED).await?;
         let deadline = Instant::now() + DEADLINE;
-        let connection = self.service.connection(deadline).await?;
         let mut client = IdentityClient::new(connection);
         let asked = client.certify(CertifyRequest {
             identity: name.to_string(),
