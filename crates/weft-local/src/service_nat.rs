@@ -7,9 +7,12 @@ use crate::{
 use std::{collections::BTreeSet, net::SocketAddrV4, sync::Arc};
 use tokio::sync::watch;
 use weft_fault::Fault;
-use weft_net::netlink::nft::{
-    Base, Family, Hook, Meta, NftSocket, PRIORITY_AFTER_DSTNAT, PRIORITY_DSTNAT, PRIORITY_SRCNAT, Reject,
-    Rule, Table, Verdict,
+use weft_net::netlink::{
+    nft::{
+        Base, Compare, Family, Hook, Meta, NftSocket, PRIORITY_AFTER_DSTNAT, PRIORITY_DSTNAT,
+        PRIORITY_FILTER, PRIORITY_SRCNAT, Reject, Rule, Table, Verdict,
+    },
+    route::LOOPBACK,
 };
 
 /// Keeps the table in step with the services. `socket` is of the node's namespace.
@@ -92,6 +95,13 @@ pub(crate) fn table(network: &Network, translations: &[Translation]) -> Table {
     };
     table.rule("unserved", range(Rule::new()).tcp().reject(Reject::TcpReset));
     table.rule("unserved", range(Rule::new()).reject(Reject::PortUnreachable));
+
+    // The address of a pod that is gone, which the node routes to its loopback: likewise.
+    table.base_chain("gone", "filter", Hook::Forward, PRIORITY_FILTER);
+    let to_loopback =
+        || Rule::new().meta(Meta::OutputInterface, 1).compare(1, Compare::Equal, &LOOPBACK.to_ne_bytes());
+    table.rule("gone", to_loopback().tcp().reject(Reject::TcpReset));
+    table.rule("gone", to_loopback().reject(Reject::PortUnreachable));
 
     // A pod that reached itself through its service must not see its own address as the peer's.
     table.base_chain("to-itself", "nat", Hook::Postrouting, PRIORITY_SRCNAT);

@@ -273,11 +273,17 @@ fn addresses(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
         LOOPBACK,
         &[(network.node_ip().into(), 32), (GATEWAY.into(), 32), (network.dns_ip().into(), 32)],
     )?;
-    // Without a route, packets to a service would be refused before they are translated.
-    let destination = network.services.network().into();
-    let prefix = network.services.prefix_len();
+    // Without a route, packets to a service would be refused before they are translated. Those to a pod that is gone
+    // would leave by the default route and come back; pods that are there have routes of their own.
     let source = Some(network.node_ip().into());
-    route.add_routes(&[Route { destination, prefix, interface: LOOPBACK, via: None, source }])?;
+    let to_loopback = [network.services, network.pods].map(|range| Route {
+        destination: range.network().into(),
+        prefix: range.prefix_len(),
+        interface: LOOPBACK,
+        via: None,
+        source,
+    });
+    route.add_routes(&to_loopback)?;
     Ok(())
 }
 
@@ -285,13 +291,16 @@ fn addresses(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
 fn link(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
     let interface = route.link_index("host0")?;
     route.set_up(interface)?;
-    route.add_routes(&[Route {
+    let source = Some(network.node_ip().into());
+    let host = Route { destination: network.host_ip().into(), prefix: 32, interface, via: None, source };
+    let everything = Route {
         destination: Ipv4Addr::UNSPECIFIED.into(),
         prefix: 0,
         interface,
         via: Some(network.host_ip().into()),
-        source: Some(network.node_ip().into()),
-    }])?;
+        source,
+    };
+    route.add_routes(&[host, everything])?;
     Ok(())
 }
 

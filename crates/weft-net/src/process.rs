@@ -52,7 +52,7 @@ impl AsFd for Pidfd {
 }
 
 /// Holds back every signal of this thread until [`serve_as_init`] takes them. To be called before the first child starts, so
-/// that no signal finds process 1 without a handler (the kernel would drop it). Children started with `Command` begin with none held back.
+/// that no signal finds process 1 without a handler (the kernel would drop it). Children inherit this: see [`let_signals_through`].
 pub fn hold_signals() -> io::Result<()> {
     let mut all = mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigfillset` initialises the set it is given; `pthread_sigmask` reads it and ignores a null old set.
@@ -105,6 +105,21 @@ fn reap() -> io::Result<Option<(Pid, WaitStatus)>> {
 
 fn exit_code(status: WaitStatus) -> i32 {
     status.exit_status().or_else(|| status.terminating_signal().map(|s| 128 + s)).unwrap_or(255)
+}
+
+/// Makes the command begin with no signal held back, whatever this process holds.
+pub fn let_signals_through(command: &mut Command) -> &mut Command {
+    let open = || {
+        let mut none = mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `sigemptyset` initialises the set it is given; `pthread_sigmask` reads it and ignores a null old set.
+        let failed = unsafe {
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
+        };
+        if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+    };
+    // SAFETY: between fork and exec only functions on signal sets are called; they are async-signal-safe.
+    unsafe { command.pre_exec(open) }
 }
 
 /// Makes the command a session leader whose controlling terminal is its standard input.

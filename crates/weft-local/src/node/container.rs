@@ -516,9 +516,8 @@ async fn passed(deadline: &mut watch::Receiver<Option<Instant>>) {
             () = until => return,
             changed = deadline.changed() => if changed.is_err() {
                 // Nobody can move it any more.
-                match now {
-                    Some(at) => sleep_until(at).await,
-                    None => {}
+                if let Some(at) = now {
+                    sleep_until(at).await;
                 }
                 return;
             }

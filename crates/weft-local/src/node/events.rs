@@ -60,23 +60,37 @@ impl Events {
     }
 }
 
+/// What makes two notices the same event.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    pod_uid: Option<String>,
+    field_path: Option<String>,
+    reason: &'static str,
+    message: String,
+}
+
+/// An event that was written: its object's name, and how often it happened.
+struct Counted {
+    name: String,
+    count: i32,
+}
+
 /// Repeated events become one with a count.
 async fn write(client: Client, mut notices: mpsc::Receiver<Notice>) {
     const REMEMBERED: usize = 1000;
-    let mut known: HashMap<(Option<String>, Option<String>, &'static str, String), (String, i32)> =
-        HashMap::new();
+    let mut known: HashMap<Key, Counted> = HashMap::new();
     let mut number = 0u64;
     while let Some(notice) = notices.recv().await {
         let Some(namespace) = notice.about.namespace.clone() else { continue };
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-        let key = (
-            notice.about.uid.clone(),
-            notice.about.field_path.clone(),
-            notice.reason,
-            notice.message.clone(),
-        );
+        let key = Key {
+            pod_uid: notice.about.uid.clone(),
+            field_path: notice.about.field_path.clone(),
+            reason: notice.reason,
+            message: notice.message.clone(),
+        };
         let now = Timestamp::now();
-        if let Some((name, count)) = known.get_mut(&key) {
+        if let Some(Counted { name, count }) = known.get_mut(&key) {
             *count += 1;
             let patch = serde_json::json!({"count": *count, "lastTimestamp": Time(now)});
             match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -111,7 +125,7 @@ async fn write(client: Client, mut notices: mpsc::Receiver<Notice>) {
                 if known.len() >= REMEMBERED {
                     known.clear();
                 }
-                known.insert(key, (name, 1));
+                known.insert(key, Counted { name, count: 1 });
             }
             Err(error) => tracing::debug!(%error, "an event was not written"),
         }

@@ -13,7 +13,7 @@ use std::{
 use weft_fault::{Code, Fault, Phase};
 use weft_net::{
     namespace::{Enter, enter},
-    process::{hold_signals, serve_as_init},
+    process::{hold_signals, let_signals_through, serve_as_init},
 };
 
 /// Runs as process 1 of a container. Standard input is the agent's socket.
@@ -81,6 +81,8 @@ fn start(launch: Launch) -> Result<u32, (&'static str, String)> {
     command.stdin(Stdio::null()).current_dir(&launch.working_dir);
     if replaces_this {
         command.arg0("weft");
+    } else {
+        let_signals_through(&mut command);
     }
     let credentials = launch.user.credentials();
     let as_user = Enter { credentials: Some(&credentials), ..Enter::default() };

@@ -146,7 +146,10 @@ impl RunLog {
                 return;
             }
         }
-        while query.follow {
+        if !query.follow {
+            return;
+        }
+        loop {
             let seen = *progress.borrow_and_update();
             match follower.more(&self, seen.rotations) {
                 Ok(more) if !more.is_empty() => {

@@ -81,7 +81,7 @@ impl Volumes {
 
     /// When something must be done again; sources are looked at this often, tokens renewed in time.
     pub(crate) fn next_sync(&self) -> Duration {
-        const LOOK: Duration = Duration::from_secs(10);
+        const LOOK: Duration = Duration::from_secs(5);
         let now = Timestamp::now();
         let token = self.tokens.values().map(|t| t.renew_at.duration_since(now)).min();
         token

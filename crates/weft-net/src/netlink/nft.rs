@@ -34,6 +34,7 @@ pub enum Hook {
 /// Priorities of base chains, as the `nft` program names them.
 pub const PRIORITY_DSTNAT: i32 = -100;
 pub const PRIORITY_SRCNAT: i32 = 100;
+pub const PRIORITY_FILTER: i32 = 0;
 /// Just after destination NAT.
 pub const PRIORITY_AFTER_DSTNAT: i32 = -90;
 

@@ -1,0 +1,415 @@
+//! The tests. They share one machine, as they would share a cluster; `kill -9` comes last.
+
+use super::{
+    lab::{self, apply, condition, logs, phase, ready, until},
+    tool,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{
+    Api, Client,
+    api::{AttachParams, DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+use std::{path::Path, process::ExitCode, time::Duration};
+use tokio::io::AsyncReadExt;
+use weft_local::up::Mesh;
+
+/// Runs the tests whose names contain the filter, and says what ran: libtest cannot, since this program comes back as
+/// other processes.
+pub(crate) fn run(filter: &[&str]) -> ExitCode {
+    // What cargo and nextest ask of a test program.
+    if filter.contains(&"--list") {
+        return ExitCode::SUCCESS;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: machine: needs root for namespaces");
+        return ExitCode::SUCCESS;
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    let name = format!("t{}", std::process::id());
+    let mesh = lab::start(&name, root.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let wanted = |test: &str| filter.iter().all(|f| f.starts_with('-') || test.contains(f));
+    macro_rules! tests {
+        ($($test:ident),*) => {$(
+            if wanted(stringify!($test)) {
+                let started = std::time::Instant::now();
+                runtime.block_on(async { $test(&lab::client(&mesh).await, &mesh).await });
+                println!("test {} ... ok ({:.1?})", stringify!($test), started.elapsed());
+            }
+        )*};
+    }
+    tests!(
+        pods_services_and_names,
+        environment_and_volumes,
+        init_containers_and_sidecars_of_a_job,
+        restarts_and_probes,
+        graceful_ends,
+        commands_in_containers,
+        images_without_a_command_say_so
+    );
+    let state = root.path().join(&name);
+    if wanted("stop") {
+        let link = mesh.info().network.host_link();
+        mesh.stop(Duration::from_secs(2)).expect("stopped");
+        assert!(!state.exists() && !link_exists(&link));
+        println!("test stop ... ok");
+    }
+    if wanted("killed_parent_leaves_nothing") {
+        runtime.block_on(killed_parent_leaves_nothing(root.path()));
+        println!("test killed_parent_leaves_nothing ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+/// The command of a pod that is this program again.
+fn tool_command(words: &[&str]) -> String {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = vec![program.to_str().expect("a path in UTF-8"), "tool"];
+    command.extend(words);
+    serde_json::to_string(&command).expect("JSON")
+}
+
+fn link_exists(name: &str) -> bool {
+    Path::new("/sys/class/net").join(name).exists()
+}
+
+fn pods(client: &Client) -> Api<Pod> {
+    Api::default_namespaced(client.clone())
+}
+
+async fn pods_services_and_names(client: &Client, mesh: &Mesh) {
+    let serve = tool_command(&["serve", "8080", "hello"]);
+    let get = tool_command(&["get", "web:80"]);
+    let get_pod = tool_command(&["get", "db-0.db.default.svc.cluster.local:8080"]);
+    apply(
+        client,
+        &format!(
+            r#"
+apiVersion: v1
+kind: Service
+metadata: {{name: web}}
+spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: http}}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: db}}
+spec: {{selector: {{app: web}}, clusterIP: None, ports: [{{port: 8080}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, labels: {{app: web}}}}
+spec:
+  hostname: db-0
+  subdomain: db
+  containers:
+  - {{name: web, image: none, command: {serve}, ports: [{{name: http, containerPort: 8080}}],
+     readinessProbe: {{httpGet: {{port: http}}, periodSeconds: 1}}}}
+"#
+        ),
+    )
+    .await;
+    let web = ready(client, "web").await;
+    for (name, command) in [("by-service", get), ("by-pod-name", get_pod)] {
+        apply(
+            client,
+            &format!(
+                r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  restartPolicy: OnFailure
+  containers: [{{name: c, image: none, command: {command}}}]
+"#
+            ),
+        )
+        .await;
+        phase(client, name, "Succeeded").await;
+        assert_eq!(logs(client, name).await, "hello\n");
+    }
+    let served = logs(client, "web").await;
+    assert!(served.starts_with("listening\n"), "{served}");
+    let client_ip = pods(client).get("by-service").await.unwrap().status.unwrap().pod_ip.unwrap();
+    assert!(served.contains(&format!("request from {client_ip}\n")), "{served}");
+    // From this machine, to the pod and to the service.
+    assert!(mesh.info().host_link);
+    let pod_ip = web["status"]["podIP"].as_str().unwrap();
+    assert_eq!(tool::get(&format!("{pod_ip}:8080")).unwrap(), "hello");
+    let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(client.clone());
+    let ip = services.get("web").await.unwrap().spec.unwrap().cluster_ip.unwrap();
+    assert_eq!(tool::get(&format!("{ip}:80")).unwrap(), "hello");
+    // Without endpoints a service refuses at once.
+    pods(client).delete("web", &DeleteParams::default().grace_period(1)).await.unwrap();
+    until(client, "web", "gone", serde_json::Value::is_null).await;
+    // So does the address of a pod that is gone.
+    let refused = tool::get(&format!("{pod_ip}:8080")).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let refused = loop {
+        // The slice follows the pod a moment later.
+        match tool::get(&format!("{ip}:80")) {
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => break e,
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+async fn environment_and_volumes(client: &Client, _mesh: &Mesh) {
+    apply(client, r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {color: red, file.txt: "content"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {password: swordfish}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: volumes, labels: {tier: back}}
+spec:
+  containers:
+  - name: c
+    image: none
+    workingDir: /data
+    command: [/bin/sh, -c, "set -e; pwd; echo $COLOR $PASSWORD $NAME $COMBINED $0; cat /etc/settings/file.txt /etc/sub; echo; cat /etc/podinfo/labels; echo; test -s /var/run/secrets/tokens/t; echo x > /data/y; ! echo x > /etc/settings/z; echo w > /usr/written; id -u; while read color < /etc/settings/color; [ $color != blue ]; do sleep 0.1; done; echo blue now", "$(NAME)!"]
+    securityContext: {runAsUser: 0}
+    env:
+    - {name: COLOR, valueFrom: {configMapKeyRef: {name: settings, key: color}}}
+    - {name: PASSWORD, valueFrom: {secretKeyRef: {name: keys, key: password}}}
+    - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+    - {name: COMBINED, value: "$(COLOR)-$(NAME)"}
+    volumeMounts:
+    - {name: settings, mountPath: /etc/settings}
+    - {name: settings, mountPath: /etc/sub, subPath: color}
+    - {name: data, mountPath: /data}
+    - {name: info, mountPath: /etc/podinfo}
+    - {name: token, mountPath: /var/run/secrets/tokens}
+  restartPolicy: Never
+  volumes:
+  - {name: settings, configMap: {name: settings}}
+  - {name: data, emptyDir: {}}
+  - {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
+  - {name: token, projected: {sources: [{serviceAccountToken: {path: t, audience: identity.l5d.io, expirationSeconds: 3600}}]}}
+"#).await;
+    ready(client, "volumes").await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let patch = Patch::Merge(json!({"data": {"color": "blue"}}));
+    maps.patch("settings", &PatchParams::default(), &patch).await.unwrap();
+    phase(client, "volumes", "Succeeded").await;
+    let want = "/data\nred swordfish volumes red-volumes volumes!\ncontentred\ntier=\"back\"\n0\nblue now\n";
+    let got: String = logs(client, "volumes")
+        .await
+        .lines()
+        .filter(|l| !l.contains("ead-only"))
+        .map(|l| format!("{l}\n"))
+        .collect();
+    assert_eq!(got, want);
+    assert!(!Path::new("/usr/written").exists());
+}
+
+async fn init_containers_and_sidecars_of_a_job(client: &Client, _mesh: &Mesh) {
+    apply(client, r#"
+apiVersion: batch/v1
+kind: Job
+metadata: {name: work}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      initContainers:
+      - {name: first, image: none, command: [/bin/sh, -c, "echo first > /shared/log"], volumeMounts: [{name: s, mountPath: /shared}]}
+      - name: beside
+        image: none
+        restartPolicy: Always
+        command: [/bin/sh, -c, "trap 'echo bye; exit 0' TERM; echo beside >> /shared/log; touch /shared/up; while :; do sleep 0.1; done"]
+        startupProbe: {exec: {command: [test, -e, /shared/up]}, periodSeconds: 1, failureThreshold: 30}
+        volumeMounts: [{name: s, mountPath: /shared}]
+      - {name: last, image: none, command: [/bin/sh, -c, "echo last >> /shared/log"], volumeMounts: [{name: s, mountPath: /shared}]}
+      containers:
+      - {name: main, image: none, command: [/bin/sh, -c, "cat /shared/log"], volumeMounts: [{name: s, mountPath: /shared}]}
+      volumes: [{name: s, emptyDir: {}}]
+"#).await;
+    let jobs: Api<k8s_openapi::api::batch::v1::Job> = Api::default_namespaced(client.clone());
+    let deadline = std::time::Instant::now() + lab::DEADLINE;
+    while jobs.get("work").await.unwrap().status.and_then(|s| s.succeeded) != Some(1) {
+        assert!(std::time::Instant::now() < deadline, "the job does not complete");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let found = pods(client).list(&kube::api::ListParams::default().labels("job-name=work")).await.unwrap();
+    let pod = found.items[0].metadata.name.clone().unwrap();
+    let of =
+        |container: &str| kube::api::LogParams { container: Some(container.into()), ..Default::default() };
+    assert_eq!(pods(client).logs(&pod, &of("main")).await.unwrap(), "first\nbeside\nlast\n");
+    assert_eq!(pods(client).logs(&pod, &of("beside")).await.unwrap(), "bye\n");
+}
+
+async fn restarts_and_probes(client: &Client, _mesh: &Mesh) {
+    apply(client, r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: flaky}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: none
+    command: [/bin/sh, -c, "if [ -e /state/second ]; then echo second; rm -f /state/sick; else touch /state/second /state/sick; echo first; fi; while :; do sleep 0.1; done"]
+    livenessProbe: {exec: {command: [test, "!", -e, /state/sick]}, periodSeconds: 1, failureThreshold: 1, initialDelaySeconds: 1}
+    readinessProbe: {exec: {command: [test, "!", -e, /state/sick]}, periodSeconds: 1}
+    volumeMounts: [{name: state, mountPath: /state}]
+  volumes: [{name: state, emptyDir: {}}]
+"#).await;
+    let pod = until(client, "flaky", "ready after a restart", |p| {
+        condition(p, "Ready") && p["status"]["containerStatuses"][0]["restartCount"] == 1
+    })
+    .await;
+    let last = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["exitCode"], 143, "{last}");
+    assert_eq!(logs(client, "flaky").await, "second\n");
+    let previous = kube::api::LogParams { previous: true, ..Default::default() };
+    assert_eq!(pods(client).logs("flaky", &previous).await.unwrap(), "first\n");
+    apply(
+        client,
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: crashes}
+spec: {containers: [{name: c, image: none, command: [/bin/sh, -c, "exit 3"]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: absent}
+spec: {restartPolicy: Never, containers: [{name: c, image: none, command: [/no/such/program]}]}
+"#,
+    )
+    .await;
+    until(client, "crashes", "backed off", |p| {
+        let c = &p["status"]["containerStatuses"][0];
+        c["state"]["waiting"]["reason"] == "CrashLoopBackOff" && c["lastState"]["terminated"]["exitCode"] == 3
+    })
+    .await;
+    let absent = phase(client, "absent", "Failed").await;
+    let ended = &absent["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(ended["reason"], "StartError", "{ended}");
+    assert!(ended["message"].as_str().unwrap().contains("/no/such/program"), "{ended}");
+}
+
+async fn graceful_ends(client: &Client, _mesh: &Mesh) {
+    apply(
+        client,
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: polite, finalizers: [weft.dev/test]}
+spec:
+  containers:
+  - name: c
+    image: none
+    command: [/bin/sh, -c, "trap 'echo term; exit 5' TERM; while :; do sleep 0.1; done"]
+    lifecycle: {preStop: {exec: {command: [/bin/sh, -c, "echo prestop > /proc/1/fd/1"]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: stubborn}
+spec:
+  containers: [{name: c, image: none, command: [/bin/sh, -c, "trap '' TERM; while :; do sleep 0.1; done"]}]
+"#,
+    )
+    .await;
+    ready(client, "polite").await;
+    ready(client, "stubborn").await;
+    pods(client).delete("stubborn", &DeleteParams::default().grace_period(2)).await.unwrap();
+    pods(client).delete("polite", &DeleteParams::default()).await.unwrap();
+    let ended = until(client, "polite", "ended", |p| {
+        p["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
+    })
+    .await;
+    assert!(ended["metadata"]["deletionTimestamp"].is_string());
+    let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    // Gone already is as good: the finalizer kept the object only as long as it could.
+    let _ = pods(client).patch("polite", &PatchParams::default(), &release).await;
+    until(client, "polite", "gone", serde_json::Value::is_null).await;
+    until(client, "stubborn", "gone", serde_json::Value::is_null).await;
+}
+
+async fn commands_in_containers(client: &Client, _mesh: &Mesh) {
+    apply(client, r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: shell}
+spec: {containers: [{name: c, image: none, env: [{name: A, value: b}], command: [/bin/sh, -c, "while :; do sleep 0.1; done"]}]}
+"#).await;
+    ready(client, "shell").await;
+    let run = async |script: &str| {
+        let params = AttachParams::default().stderr(false);
+        let mut running = pods(client).exec("shell", ["/bin/sh", "-c", script], &params).await.unwrap();
+        let mut out = String::new();
+        running.stdout().unwrap().read_to_string(&mut out).await.unwrap();
+        let status = running.take_status().unwrap().await.unwrap();
+        (out, status.status.unwrap_or_default())
+    };
+    assert_eq!(
+        run("hostname; echo $A; cat /proc/1/comm | head -c 0").await,
+        ("shell\nb\n".into(), "Success".into())
+    );
+    assert_eq!(run("exit 7").await, (String::new(), "Failure".into()));
+    // An application can neither mark its packets nor change its addresses.
+    let (out, _) = run("grep -E 'CapEff|NoNewPrivs' /proc/self/status").await;
+    let bits = out.lines().find_map(|l| l.strip_prefix("CapEff:")).map(|b| u64::from_str_radix(b.trim(), 16));
+    assert_eq!(bits.unwrap().unwrap() & (1 << 12 | 1 << 13 | 1 << 21), 0, "{out}");
+    assert!(out.contains("NoNewPrivs:\t1"), "{out}");
+}
+
+async fn images_without_a_command_say_so(client: &Client, _mesh: &Mesh) {
+    apply(
+        client,
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: image}
+spec: {containers: [{name: c, image: "nginx:1"}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: annotated, annotations: {weft.dev/command.c: "/bin/sh -c 'echo $0 $1' a"}}
+spec: {restartPolicy: Never, containers: [{name: c, image: "nginx:1", args: [b]}]}
+"#,
+    )
+    .await;
+    let pod = until(client, "image", "refused", |p| {
+        p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "NoCommand"
+    })
+    .await;
+    let message = pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap();
+    assert!(message.starts_with("CFG-003") && message.contains("weft.dev/command.c"), "{message}");
+    phase(client, "annotated", "Succeeded").await;
+    assert_eq!(logs(client, "annotated").await, "a b\n");
+}
+
+/// The parent of a machine is killed: its processes and links go by themselves, its files with the next start.
+async fn killed_parent_leaves_nothing(root: &Path) {
+    let name = format!("k{}", std::process::id());
+    let config = weft_local::up::UpConfig {
+        name: name.clone(),
+        state_root: root.to_path_buf(),
+        ..weft_local::up::UpConfig::default()
+    };
+    let info = weft_local::up::start_detached(&config).expect("started");
+    let state = root.join(&name);
+    let holder: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(state.join("holder.json")).unwrap()).unwrap();
+    let parent = u32::try_from(holder["pid"].as_u64().unwrap()).unwrap();
+    let supervisor = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let supervisor: u32 = supervisor.trim().parse().unwrap();
+    let ends = weft_net::process::Pidfd::open(supervisor).unwrap();
+    weft_net::process::Pidfd::open(parent).unwrap().signal(rustix::process::Signal::KILL).unwrap();
+    tokio::time::timeout(lab::DEADLINE, ends.ended()).await.expect("the supervisor ends").unwrap();
+    assert!(state.exists());
+    weft_local::up::down(root, &name).expect("swept");
+    assert!(!state.exists() && !link_exists(&info.network.host_link()));
+    assert_eq!(weft_local::up::down(root, &name).unwrap_err().code(), weft_fault::Code::NotRunning);
+}
