@@ -57,3 +57,19 @@ fn is_the_clients(error: &io::Error) -> bool {
             | io::ErrorKind::Interrupted
     )
 }
+
+#[cfg(test)]
+mod tests {
+    /// The size of what an async function of two arguments returns, without calling it.
+    fn size<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every connection holds one of these for as long as it lives. A branch that grows them has to be boxed.
+    #[test]
+    fn connections_are_small() {
+        let (inbound, outbound) = (size(crate::inbound::connection), size(crate::outbound::connection));
+        assert!(inbound < 4_096, "an inbound connection takes {inbound} bytes");
+        assert!(outbound < 4_096, "an outbound connection takes {outbound} bytes");
+    }
+}

@@ -70,8 +70,8 @@ pub(crate) struct Watch {
     pub(crate) is_grpc: bool,
     /// The HTTP/1 connection the response comes on.
     pub(crate) lease: Option<Lease>,
-    /// Counts as load of its endpoint until it is dropped.
-    pub(crate) _load: Option<Load>,
+    /// Counts as load of its endpoint until it is dropped; learns how the response is classified.
+    pub(crate) load: Option<Load>,
     /// The longest pause between two pieces.
     pub(crate) idle: Option<Idle>,
 }
@@ -87,6 +87,9 @@ impl Watch {
         let grpc = trailers.and_then(grpc_status).or(self.grpc);
         let success = self.status < 500 && grpc.is_none_or(|code| !fails(code));
         self.series.response(self.status, grpc.filter(|_| self.is_grpc), success, self.begun.elapsed());
+        if let Some(load) = &self.load {
+            load.classified(success);
+        }
         if let Some(lease) = self.lease {
             lease.end(clean);
         }

@@ -293,7 +293,7 @@ fn resendable(request: &Request<Body>) -> bool {
 }
 
 /// The same request, whose body is empty.
-fn copy_of(request: &Request<Body>) -> Request<Body> {
+pub(crate) fn copy_of(request: &Request<Body>) -> Request<Body> {
     let mut copy = Request::new(Body::empty());
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();

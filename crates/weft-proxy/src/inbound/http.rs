@@ -209,7 +209,7 @@ impl Requests {
             grpc: if is_grpc { grpc_status(response.headers()) } else { None },
             is_grpc,
             lease: answered.lease,
-            _load: None,
+            load: None,
             idle: None,
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))

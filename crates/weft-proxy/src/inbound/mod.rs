@@ -78,7 +78,7 @@ async fn sweep(worker: Rc<Worker>) {
 }
 
 /// One connection; its story ends exactly once.
-async fn connection(worker: Rc<Worker>, accepted: Accepted) {
+pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     let mesh = worker.mesh.clone();
     let dst = accepted.original_dst.unwrap_or(accepted.local);
     let client = accepted.client;

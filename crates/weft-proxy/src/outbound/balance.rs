@@ -189,6 +189,14 @@ impl Balancer {
                 .fact("endpoints", members.len())
                 .fact("reason", first.as_str());
         }
+        let shut: Vec<Instant> = members.iter().filter_map(|m| m.shut()).collect();
+        if !shut.is_empty() && shut.len() + unknown.len() == members.len() {
+            let fault = fault(Code::BreakersOpen).fact("endpoints", members.len());
+            return match shut.iter().min() {
+                Some(first) => fault.fact("open_ms", first.elapsed().as_millis()),
+                None => fault,
+            };
+        }
         let downs: Vec<Down> = members.iter().filter_map(|m| m.down()).collect();
         let mut by_code: BTreeMap<&str, usize> = BTreeMap::new();
         for down in &downs {
@@ -198,6 +206,9 @@ impl Balancer {
             fault(Code::AllEndpointsFailing).fact("endpoints", members.len()).fact("tried", tried.len());
         for (code, count) in by_code {
             fault = fault.fact("failing", format!("{count} x {code}"));
+        }
+        if !shut.is_empty() {
+            fault = fault.fact("breakers_open", shut.len());
         }
         if !unknown.is_empty() {
             fault = fault.fact("identity_unknown", unknown.len());

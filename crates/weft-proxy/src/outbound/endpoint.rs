@@ -17,7 +17,7 @@ use weft_fault::{Code, Fault, FaultRecord};
 use weft_model::{
     balance::PeakEwma,
     identity::{NoTls, PeerIdentity, Unknown},
-    outbound::{Endpoint, EwmaConfig, ProtocolHint},
+    outbound::{Backoff, Endpoint, EwmaConfig, FailureAccrual, ProtocolHint},
 };
 use weft_net::socket;
 
@@ -31,6 +31,7 @@ pub(crate) struct Member {
     load: Cell<PeakEwma>,
     pending: Cell<usize>,
     down: RefCell<Option<Down>>,
+    breaker: Breaker,
 }
 
 /// Connecting failed, and how often in a row.
@@ -76,6 +77,7 @@ impl Member {
             load: Cell::new(PeakEwma::new(ewma, worker.now_us())),
             pending: Cell::new(0),
             down: RefCell::default(),
+            breaker: Breaker::default(),
         })
     }
 
@@ -105,13 +107,21 @@ impl Member {
     }
 
     pub(crate) fn is_up(&self, now: Instant) -> bool {
-        self.pool.is_ok() && self.down.borrow().as_ref().is_none_or(|down| now >= down.until)
+        self.pool.is_ok()
+            && self.down.borrow().as_ref().is_none_or(|down| now >= down.until)
+            && self.breaker.admits(now)
     }
 
     /// May it be tried although it is down, because nothing else is up?
     pub(crate) fn is_last_resort(&self, now: Instant) -> bool {
         self.pool.is_ok()
+            && self.breaker.admits(now)
             && self.down.borrow().as_ref().is_some_and(|d| now.duration_since(d.tried) >= LAST_RESORT)
+    }
+
+    /// Since when the application behind it is not asked because it failed, if so.
+    pub(crate) fn shut(&self) -> Option<Instant> {
+        self.breaker.shut.get().map(|shut| shut.since)
     }
 
     pub(crate) fn down(&self) -> Option<Down> {
@@ -142,9 +152,12 @@ impl Member {
     }
 
     /// Counts a request or connection as under way.
-    pub(crate) fn load(self: &Rc<Self>) -> Load {
+    pub(crate) fn load(self: &Rc<Self>, accrual: Option<&FailureAccrual>) -> Load {
         self.pending.set(self.pending.get() + 1);
-        Load { member: self.clone(), begun: Instant::now() }
+        let accrual =
+            accrual.map(|FailureAccrual::Consecutive { max_failures, backoff }| (*max_failures, *backoff));
+        let begun = Instant::now();
+        Load { member: self.clone(), begun, accrual, probes: self.breaker.begin(begun) }
     }
 }
 
@@ -152,6 +165,9 @@ impl Member {
 pub(crate) struct Load {
     member: Rc<Member>,
     begun: Instant,
+    accrual: Option<(u32, Backoff)>,
+    /// It is the one request that may find out whether the application is well again.
+    probes: bool,
 }
 
 impl Load {
@@ -164,11 +180,72 @@ impl Load {
         }
         self.member.works();
     }
+
+    /// The response is over, and was a success or the application's failure.
+    pub(crate) fn classified(&self, success: bool) {
+        if let Some((max_failures, backoff)) = self.accrual {
+            self.member.breaker.observe(success, max_failures, backoff);
+        }
+    }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
+        if self.probes {
+            self.member.breaker.probing.set(false);
+        }
         self.member.pending.set(self.member.pending.get().saturating_sub(1));
+    }
+}
+
+/// Leaves an endpoint out after so many failures in a row; then one request at a time finds out whether it is well.
+#[derive(Default)]
+struct Breaker {
+    failures: Cell<u32>,
+    shut: Cell<Option<Shut>>,
+    probing: Cell<bool>,
+}
+
+#[derive(Clone, Copy)]
+struct Shut {
+    since: Instant,
+    until: Instant,
+    pause: Duration,
+}
+
+impl Breaker {
+    fn admits(&self, now: Instant) -> bool {
+        self.shut.get().is_none_or(|shut| now >= shut.until && !self.probing.get())
+    }
+
+    /// A request goes there; says whether it is the probe.
+    fn begin(&self, now: Instant) -> bool {
+        let probes = self.shut.get().is_some_and(|shut| now >= shut.until) && !self.probing.get();
+        if probes {
+            self.probing.set(true);
+        }
+        probes
+    }
+
+    fn observe(&self, success: bool, max_failures: u32, backoff: Backoff) {
+        if success {
+            self.failures.set(0);
+            self.shut.set(None);
+            return;
+        }
+        self.failures.set(self.failures.get().saturating_add(1));
+        if self.failures.get() < max_failures {
+            return;
+        }
+        let now = Instant::now();
+        let (since, pause) = match self.shut.get() {
+            // Requests that were under way when it shut tell nothing new.
+            Some(shut) if now < shut.until => return,
+            Some(shut) => (shut.since, (shut.pause * 2).min(backoff.max)),
+            None => (now, backoff.min),
+        };
+        let jitter = pause.mul_f32(backoff.jitter.clamp(0.0, 1.0) * rand::random::<f32>());
+        self.shut.set(Some(Shut { since, until: now + pause + jitter, pause }));
     }
 }
 

@@ -5,14 +5,14 @@ use super::{
     endpoint::{Load, Member},
 };
 use crate::{
-    deadline::within,
+    deadline::{Late, within},
     detect::{self, Protocol},
     http::{
         body::{Body, Idle, Watch, grpc_status},
         filters::{self, Outcome},
         headers::{self, View},
         orig_proto,
-        pool::{Answered, Failed, Lease},
+        pool::{self, Answered, Failed, Lease},
         respond::{self, Audience, Detail, refusal},
         server::{self, Closing, Service},
         upgrade,
@@ -34,7 +34,10 @@ use tokio::net::TcpStream;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::{Identity, PeerIdentity},
-    outbound::{BackendKind, HttpRoutes, HttpRule, OutboundProtocol, RouteBackend, find_route},
+    outbound::{
+        BackendKind, FailureAccrual, HttpRoutes, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend,
+        find_route,
+    },
 };
 use weft_net::prefixed::Prefixed;
 use weft_wire::record::Direction;
@@ -147,6 +150,14 @@ struct Kind {
     require: Option<Identity>,
 }
 
+/// Where a request goes.
+struct Way<'r> {
+    kind: &'r Kind,
+    backend: &'r RouteBackend,
+    strict: bool,
+    accrual: Option<&'r FailureAccrual>,
+}
+
 /// A server's answer, and what hangs on its end.
 struct Answer {
     response: Response<Incoming>,
@@ -214,7 +225,7 @@ impl Requests {
 
         // 2. Which way? One immutable view for the whole decision.
         let destination = connection.destination.get();
-        let rule = self.route(&destination.policy.protocol, &request, kind.version)?;
+        let (rule, accrual) = self.route(&destination.policy.protocol, &request, kind.version)?;
         match filters::request(&rule.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
@@ -229,18 +240,15 @@ impl Requests {
 
         // 3. An endpoint's answer, in the time that the route gives.
         let request = request.map(Body::incoming);
-        let sending = self.send(request, &kind, backend, destination.strict);
+        let way = Way { kind: &kind, backend, strict: destination.strict, accrual };
+        let sending = self.send_and_retry(request, &way, rule);
         let limit = [rule.timeouts.request, rule.timeouts.response].into_iter().flatten().min();
         let answer = match limit {
             None => sending.await?,
-            Some(limit) => within(limit, sending).await.unwrap_or_else(|late| {
-                Err(Fault::new(Code::ResponseTimeout)
-                    .in_phase(Phase::ResponseHeaders)
-                    .about(connection.dst)
-                    .fact("limit_ms", limit.as_millis())
-                    .fact("waited_ms", late.waited.as_millis())
-                    .into())
-            })?,
+            Some(limit) => match within(limit, sending).await {
+                Ok(answer) => answer?,
+                Err(late) => return Err(self.late(limit, late).into()),
+            },
         };
 
         // 4. What it says to the application.
@@ -274,7 +282,7 @@ impl Requests {
             grpc: if kind.grpc { grpc_status(response.headers()) } else { None },
             is_grpc: kind.grpc,
             lease,
-            _load: Some(load),
+            load: Some(load),
             idle: rule.timeouts.idle.map(|limit| Idle { limit, timer: Box::pin(tokio::time::sleep(limit)) }),
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))
@@ -318,7 +326,7 @@ impl Requests {
         protocol: &'d OutboundProtocol,
         request: &Request<Incoming>,
         version: Version,
-    ) -> Result<&'d HttpRule, Fault> {
+    ) -> Result<(&'d HttpRule, Option<&'d FailureAccrual>), Fault> {
         let routes: &HttpRoutes = match protocol {
             OutboundProtocol::Detect { http2, .. } if version == Version::HTTP_2 => http2,
             OutboundProtocol::Detect { http1, .. } => http1,
@@ -337,7 +345,7 @@ impl Requests {
         let host = headers::host(headers::authority(request).unwrap_or_default());
         let view = View(request.headers());
         let found = find_route(routes, &headers::parts(request, &host, &view));
-        found.map(|(_, rule)| rule).ok_or_else(|| {
+        found.map(|(_, rule)| (rule, routes.accrual.as_ref())).ok_or_else(|| {
             let tried: Vec<_> = routes.routes.iter().take(8).map(|route| route.meta.to_string()).collect();
             Fault::new(Code::NoRouteMatches)
                 .in_phase(Phase::Route)
@@ -347,14 +355,52 @@ impl Requests {
         })
     }
 
-    /// Sends the request to one endpoint after another, as long as it is certain that none has begun with it.
-    async fn send(
+    fn late(&self, limit: Duration, late: Late) -> Fault {
+        Fault::new(Code::ResponseTimeout)
+            .in_phase(Phase::ResponseHeaders)
+            .about(self.connection.dst)
+            .fact("limit_ms", limit.as_millis())
+            .fact("waited_ms", late.waited.as_millis())
+    }
+
+    /// Sends again what the route wants sent again, while the request's body can be repeated, which is when it has none.
+    async fn send_and_retry(
         &self,
-        mut request: Request<Body>,
-        kind: &Kind,
-        backend: &RouteBackend,
-        strict: bool,
+        request: Request<Body>,
+        way: &Way<'_>,
+        rule: &HttpRule,
     ) -> Result<Answer, NoAnswer> {
+        let policy = rule.retry.as_ref().filter(|_| request.body().is_empty() && !way.kind.upgrades);
+        let Some(policy) = policy else { return self.send(request, way).await };
+        let mut pause = policy.backoff.min;
+        for tries in 0..=policy.max_retries {
+            let last = tries == policy.max_retries;
+            let sending = self.send(pool::copy_of(&request), way);
+            let result = match policy.per_try_timeout.filter(|_| !last) {
+                None => sending.await,
+                Some(limit) => match within(limit, sending).await {
+                    Ok(result) => result,
+                    Err(late) => Err(self.late(limit, late).into()),
+                },
+            };
+            if last || !wants_retry(policy, way.kind, &result) {
+                return result;
+            }
+            if let Ok(answer) = &result {
+                // The answer is thrown away; what it says of the endpoint is not.
+                answer.load.classified(false);
+            }
+            drop(result);
+            let jitter = pause.mul_f32(policy.backoff.jitter.clamp(0.0, 1.0) * rand::random::<f32>());
+            tokio::time::sleep(pause + jitter).await;
+            pause = (pause * 2).min(policy.backoff.max);
+        }
+        Err(Fault::new(Code::Invariant).in_phase(Phase::Queue).into())
+    }
+
+    /// Sends the request to one endpoint after another, as long as it is certain that none has begun with it.
+    async fn send(&self, mut request: Request<Body>, way: &Way<'_>) -> Result<Answer, NoAnswer> {
+        let Way { kind, backend, strict, accrual } = *way;
         let connection = &self.connection;
         let limit = connection.worker.mesh.config.outbound.failfast_timeout;
         let fixed = matches!(backend.backend.kind, BackendKind::Forward(_));
@@ -370,7 +416,7 @@ impl Requests {
             };
             self.check_identity(&member, kind)?;
             let first = self.tell(&member);
-            let load = member.load();
+            let load = member.load(accrual);
             let fault = match self.send_to(&member, request, kind, first).await? {
                 Ok(Answered { response, lease, fresh }) => {
                     load.answered(connection.worker.now_us(), fresh);
@@ -520,6 +566,25 @@ impl Requests {
         if close.is_some() && endpoint.addr == connection.dst && member.meshed {
             self.closing.close();
         }
+    }
+}
+
+/// Does the route want this outcome tried again? Only answers that are complete in their head can tell.
+fn wants_retry(policy: &RetryPolicy, kind: &Kind, result: &Result<Answer, NoAnswer>) -> bool {
+    match result {
+        Ok(answer) if kind.grpc => {
+            grpc_status(answer.response.headers()).is_some_and(|code| policy.grpc_codes.contains(&code))
+        }
+        Ok(answer) => {
+            let status = answer.response.status().as_u16();
+            policy.statuses.iter().any(|(from, to)| (*from..=*to).contains(&status))
+        }
+        // No answer in time, or an endpoint that was lost while it worked on it: the route asked for more tries.
+        Err(NoAnswer::Fault(fault)) => matches!(
+            fault.code(),
+            Code::ResponseTimeout | Code::UpstreamReset | Code::UpstreamGoaway | Code::AllEndpointsFailing
+        ),
+        Err(NoAnswer::Reset(reason)) => *reason == h2::Reason::REFUSED_STREAM,
     }
 }
 

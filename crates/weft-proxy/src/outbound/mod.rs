@@ -115,7 +115,7 @@ async fn sweep(worker: Rc<Worker>) {
 }
 
 /// One connection; its story ends exactly once.
-async fn connection(worker: Rc<Worker>, accepted: Accepted) {
+pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     let mesh = worker.mesh.clone();
     let (client, dst) = (accepted.client, accepted.original_dst);
     let story = Rc::new(mesh.recorder.story(Direction::Outbound, client, dst));

@@ -34,7 +34,7 @@ pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String
     if let PeerIdentity::Meshed { id, .. } = &endpoint.identity {
         story.server_identity(id);
     }
-    let _load = member.load();
+    let _load = member.load(None);
 
     // 3. Copy, until both ends have ended or the endpoint turns out to be another than it was dialled as.
     let (up, down) = (Cell::new(0_u64), Cell::new(0_u64));

@@ -17,8 +17,8 @@ use weft_model::{
     http::{Filter, HeaderChange, HttpMatch, PathMatch, Redirect},
     identity::{PeerIdentity, Unknown},
     outbound::{
-        BackendKind, Distribution, Endpoint, Endpoints, HttpRoute, HttpRoutes, OutboundProtocol,
-        ProtocolHint, Timeouts,
+        BackendKind, Backoff, Distribution, Endpoint, Endpoints, FailureAccrual, HttpRoute, HttpRoutes,
+        OutboundProtocol, ProtocolHint, RetryPolicy, Timeouts,
     },
 };
 use weft_proxy::discovery::Lookup;
@@ -468,6 +468,55 @@ async fn an_empty_backend_does_not_slow_a_healthy_one() {
     for _ in 0..20 {
         assert!(ask(&proxy).await.0.starts_with("HTTP/1.1 200"));
     }
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_breaker_shuts_after_failures_in_a_row() {
+    let (pki, one) = (Pki::new(), app().await);
+    let proxy = client(&pki);
+    proxy.told.endpoints(PATH, known(&[plain(one.addr)]));
+    let backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_secs(60), jitter: 0.0 };
+    let mut all = routes(rule(balance(PATH)));
+    all.accrual = Some(FailureAccrual::Consecutive { max_failures: 3, backoff });
+    proxy.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));
+    let get = async |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: s\r\n\r\n");
+        raw::http(proxy.outbound, &request).await.unwrap().0
+    };
+    for _ in 0..3 {
+        assert!(!get("/status/500").await.contains("l5d-proxy-error"), "the application's own words");
+    }
+    let head = get("/").await;
+    assert!(head.starts_with("HTTP/1.1 503") && error_of(&head).starts_with("UPS-005"), "{head}");
+    assert_eq!(one.count(), 3);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_route_may_want_failures_tried_again() {
+    let (pki, one, two) = (Pki::new(), app().await, app().await);
+    let proxy = client(&pki);
+    let failing = raw::answering("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
+    proxy.told.endpoints(PATH, known(&[plain(failing)]));
+    let mut retried = rule(balance(PATH));
+    retried.retry = Some(RetryPolicy {
+        max_retries: 2,
+        max_request_bytes: 65_536,
+        statuses: vec![(500, 599)],
+        grpc_codes: Vec::new(),
+        per_try_timeout: None,
+        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1), jitter: 0.0 },
+    });
+    proxy.told.destination(destination(dst(), OutboundProtocol::Http1(routes(retried)), false));
+    assert!(ask(&proxy).await.0.starts_with("HTTP/1.1 503"), "in the end the answer is passed on");
+    proxy.told.endpoints(PATH, known(&[plain(one.addr)]));
+    let head = raw::http(proxy.outbound, "GET /status/500 HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap().0;
+    assert!(head.starts_with("HTTP/1.1 500"), "{head}");
+    assert_eq!(one.count(), 3, "one and two more");
+    // A body is not kept, so it is not sent again.
+    proxy.told.endpoints(PATH, known(&[plain(two.addr)]));
+    let post = "POST /status/500 HTTP/1.1\r\nHost: s\r\nContent-Length: 2\r\n\r\nhi";
+    assert!(raw::http(proxy.outbound, post).await.unwrap().0.starts_with("HTTP/1.1 500"));
+    assert_eq!(two.count(), 1);
 }
 
 #[tokio::test(flavor = "local")]
