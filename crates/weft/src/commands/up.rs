@@ -1,0 +1,240 @@
+//! `weft up`: a whole mesh on this machine, from manifests to a table of who talks to whom.
+
+use crate::{
+    apply, manifest,
+    manifest::Document,
+    mesh,
+    ready::{self, PodState},
+    screen::Screen,
+};
+use anyhow::{Context as _, Result, bail};
+use kube::{Client, config::Kubeconfig};
+use owo_colors::OwoColorize as _;
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+use tokio::{io::unix::AsyncFd, signal::unix::SignalKind, time::sleep};
+use weft_fault::{Code, Fault};
+use weft_local::up::{Mesh, MeshInfo, UpConfig, start_detached};
+
+/// How often readiness is looked at.
+const POLL: Duration = Duration::from_millis(100);
+/// What the controller may take until it answers.
+const CONTROLLER_DEADLINE: Duration = Duration::from_secs(20);
+/// What running containers get at the end, beside their own grace period.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Run Kubernetes manifests as a meshed cluster on this machine (as root)
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Containers need a `command`: they run as processes of this machine, each pod in a network namespace of its own.
+Pods are meshed where `linkerd.io/inject: enabled` stands on them or on their namespace.
+
+Examples:
+  weft up examples/shop                 start, show traffic until Ctrl-C, leave nothing behind
+  weft up --detach shop.yaml extra/     start in the background; `weft down` ends it
+  export KUBECONFIG=/run/weft/weft/kubeconfig; kubectl get pods -A")]
+pub(crate) struct Up {
+    /// Files and folders with manifests.
+    #[arg(required = true, value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+    /// Leave it running in the background once everything is ready.
+    #[arg(short, long)]
+    detach: bool,
+    /// Name of the mesh; its state is kept in /run/weft/NAME.
+    #[arg(long, default_value = "weft", value_name = "NAME", value_parser = mesh_name)]
+    mesh: String,
+    /// Port of the Kubernetes API on 127.0.0.1; a free one without it.
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    api_port: u16,
+    /// Trust anchors to use instead of new ones (PEM).
+    #[arg(long, value_name = "FILE", requires = "issuer")]
+    trust_anchor: Option<PathBuf>,
+    /// Issuer to sign with: certificate and key in one file (PEM, P-256), signed by a trust anchor.
+    #[arg(long, value_name = "FILE", requires = "trust_anchor")]
+    issuer: Option<PathBuf>,
+    /// Log level of injected proxies.
+    #[arg(long, default_value = "warn,weft=info", value_name = "FILTER")]
+    proxy_log_level: String,
+    /// How long `--detach` waits for every pod to become ready, in seconds.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+impl Up {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let documents = match manifest::load(&self.paths) {
+            Ok(documents) => documents,
+            Err(faults) => return Ok(refuse(&faults)),
+        };
+        let started = Instant::now();
+        let config = UpConfig {
+            name: self.mesh.clone(),
+            api_port: self.api_port,
+            controller: crate::controller::settings(
+                self.trust_anchor.as_deref(),
+                self.issuer.as_deref(),
+                &self.proxy_log_level,
+            )?,
+            ..UpConfig::default()
+        };
+        if self.detach {
+            let info = start_detached(&config)?;
+            return crate::on_runtime(self.settle_detached(&info, &documents, started));
+        }
+        let mesh = Mesh::start(&config)?;
+        let shown = crate::on_runtime(show(&mesh, &documents, started));
+        anstream::eprintln!("stopping …");
+        let stopping = Instant::now();
+        mesh.stop(STOP_GRACE)?;
+        anstream::eprintln!("everything is gone after {:.1} s", stopping.elapsed().as_secs_f64());
+        shown
+    }
+
+    async fn settle_detached(&self, info: &MeshInfo, documents: &[Document], started: Instant) -> Result<ExitCode> {
+        let client = connect(info, started).await?;
+        if !bring_in(&client, documents, started).await? {
+            return Ok(ExitCode::from(1));
+        }
+        let deadline = Duration::from_secs(self.timeout);
+        let settled = tokio::time::timeout(deadline, wait_ready(&client, started)).await;
+        introduce(info);
+        match settled {
+            Ok(waited) => waited.map(|()| ExitCode::SUCCESS),
+            Err(_) => {
+                let pods = ready::pods(&client).await?;
+                for (pod, state) in pods {
+                    if let PodState::Waiting(why) | PodState::Troubled(why) = state {
+                        anstream::eprintln!("  {} {pod}: {why}", "×".red());
+                    }
+                }
+                bail!("not everything is ready after {} s; it goes on running, `weft down` ends it", self.timeout)
+            }
+        }
+    }
+}
+
+/// A name becomes part of paths and of a link's name.
+fn mesh_name(text: &str) -> Result<String, String> {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || text.len() > 30 || !text.chars().all(fine) || text.starts_with('-') {
+        return Err("use up to 30 lower-case letters, digits and hyphens".into());
+    }
+    Ok(text.to_string())
+}
+
+/// Every problem of the files, and the exit code for them.
+fn refuse(faults: &[Fault]) -> ExitCode {
+    let mut remedies = Vec::new();
+    for fault in faults {
+        anstream::eprintln!("{} {fault}", "×".red());
+        if !remedies.contains(&fault.code()) {
+            remedies.push(fault.code());
+        }
+    }
+    for code in remedies {
+        anstream::eprintln!("  → {} {}", code.id(), code.remedy());
+    }
+    ExitCode::from(2)
+}
+
+/// Until Ctrl-C, or until the mesh ends by itself.
+async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<ExitCode> {
+    let mut interrupt = tokio::signal::unix::signal(SignalKind::interrupt())?;
+    let mut terminate = tokio::signal::unix::signal(SignalKind::terminate())?;
+    let died = AsyncFd::new(mesh.watch()?)?;
+    let work = async {
+        let client = connect(mesh.info(), started).await?;
+        if !bring_in(&client, documents, started).await? {
+            return Ok(ExitCode::from(1));
+        }
+        introduce(mesh.info());
+        let screen = Screen::new(client.clone());
+        tokio::select! {
+            ready = wait_ready(&client, started) => ready?,
+        }
+        screen.run().await
+    };
+    tokio::select! {
+        ended = work => ended,
+        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
+        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        _ = died.readable() => {
+            Err(Fault::new(Code::Invariant).fact("problem", "the supervisor ended by itself").into())
+        }
+    }
+}
+
+/// A client for the API, once the controller behind it answers too: from then on pods are injected.
+async fn connect(info: &MeshInfo, started: Instant) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(&info.kubeconfig).context("reading the mesh's kubeconfig")?;
+    let client = mesh::client_from(kubeconfig).await?;
+    step(started, "the API answers", info.api);
+    let deadline = Instant::now() + CONTROLLER_DEADLINE;
+    loop {
+        let request = http::Request::get("/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/ready");
+        match client.request_text(request.body(Vec::new())?).await {
+            Ok(_) => break,
+            Err(error) if Instant::now() > deadline => {
+                return Err(Fault::new(Code::ControllerUnreachable).fact("answer", apply::api_message(&error)).into());
+            }
+            Err(_) => sleep(POLL / 4).await,
+        }
+    }
+    step(started, "the controller answers", "destination, policy, identity, injector");
+    Ok(client)
+}
+
+/// Applies the documents; false after telling what could not be.
+async fn bring_in(client: &Client, documents: &[Document], started: Instant) -> Result<bool> {
+    let faults = apply::apply(client, documents, |_| {}).await;
+    if !faults.is_empty() {
+        refuse(&faults);
+        return Ok(false);
+    }
+    step(started, "applied", format!("{} objects", documents.len()));
+    Ok(true)
+}
+
+/// Tells of each pod as it becomes ready, and returns when all are.
+async fn wait_ready(client: &Client, started: Instant) -> Result<()> {
+    let mut told: BTreeMap<String, PodState> = BTreeMap::new();
+    loop {
+        let pods = ready::pods(client).await?;
+        for (pod, state) in &pods {
+            if told.get(pod) == Some(state) {
+                continue;
+            }
+            match state {
+                PodState::Ready => step(started, "ready", pod),
+                PodState::Done => step(started, "done", pod),
+                PodState::Troubled(why) => {
+                    anstream::eprintln!("{} {}  {pod}: {why}", elapsed(started), "trouble".red());
+                }
+                PodState::Waiting(_) => {}
+            }
+            told.insert(pod.clone(), state.clone());
+        }
+        let settled = pods.values().all(|s| matches!(s, PodState::Ready | PodState::Done));
+        if settled && ready::owed(client).await? == 0 {
+            step(started, "all pods are ready", pods.len());
+            return Ok(());
+        }
+        sleep(POLL).await;
+    }
+}
+
+fn introduce(info: &MeshInfo) {
+    anstream::eprintln!("\n  export KUBECONFIG={}", info.kubeconfig.display());
+    anstream::eprintln!("  kubectl get pods -A;  weft logs -f NAME;  weft exec NAME -- CMD;  weft explain FROM TO\n");
+}
+
+fn step(started: Instant, what: &str, detail: impl std::fmt::Display) {
+    anstream::eprintln!("{} {}  {detail}", elapsed(started), what.green());
+}
+
+fn elapsed(started: Instant) -> String {
+    format!("{:>7.2} s", started.elapsed().as_secs_f64())
+}

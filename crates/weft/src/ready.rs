@@ -1,0 +1,124 @@
+//! Are the workloads there yet?
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use std::collections::BTreeMap;
+
+/// What a pod is up to, as far as waiting for it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PodState {
+    /// Not yet, and what it waits for.
+    Waiting(String),
+    /// In trouble that waiting alone may not end: a crash loop, a missing volume.
+    Troubled(String),
+    Ready,
+    /// A Job's pod that ended well.
+    Done,
+}
+
+/// All pods by `namespace/name`.
+pub(crate) async fn pods(client: &Client) -> kube::Result<BTreeMap<String, PodState>> {
+    let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
+    Ok(pods
+        .into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .map(|pod| (format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()), state(&pod)))
+        .collect())
+}
+
+/// Pods that Deployments and Jobs still owe: their controllers may not have made them yet.
+pub(crate) async fn owed(client: &Client) -> kube::Result<usize> {
+    use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job};
+    let mut owed = 0;
+    for deployment in Api::<Deployment>::all(client.clone()).list(&ListParams::default()).await? {
+        let wanted = deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+        let status = deployment.status.unwrap_or_default();
+        let behind = status.observed_generation.unwrap_or(0) < deployment.metadata.generation.unwrap_or(0);
+        if behind || status.updated_replicas.unwrap_or(0) < wanted {
+            owed += 1;
+        }
+    }
+    for job in Api::<Job>::all(client.clone()).list(&ListParams::default()).await? {
+        let status = job.status.unwrap_or_default();
+        let suspended = job.spec.as_ref().and_then(|s| s.suspend).unwrap_or(false);
+        let seen = status.active.unwrap_or(0) + status.succeeded.unwrap_or(0) + status.failed.unwrap_or(0);
+        if !suspended && seen == 0 {
+            owed += 1;
+        }
+    }
+    Ok(owed)
+}
+
+fn state(pod: &Pod) -> PodState {
+    let Some(status) = &pod.status else { return PodState::Waiting("starting".into()) };
+    let condition = |name: &str| status.conditions.iter().flatten().find(|c| c.type_ == name);
+    match status.phase.as_deref() {
+        Some("Succeeded") => return PodState::Done,
+        Some("Failed") => {
+            let why = status.message.clone().or(status.reason.clone()).or_else(|| trouble(pod));
+            return PodState::Troubled(why.unwrap_or_else(|| "failed".into()));
+        }
+        _ => {}
+    }
+    if condition("Ready").is_some_and(|c| c.status == "True") {
+        return PodState::Ready;
+    }
+    if let Some(trouble) = trouble(pod) {
+        return PodState::Troubled(trouble);
+    }
+    let step = statuses(pod).find_map(|(name, container)| {
+        let started = container.started.unwrap_or(false) || container.ready;
+        let ended_well = container.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0);
+        (!started && !ended_well).then(|| format!("container {name} is starting"))
+    });
+    let unready = || statuses(pod).find(|(_, c)| !c.ready).map(|(name, _)| format!("container {name} is not ready yet"));
+    PodState::Waiting(step.or_else(unready).unwrap_or_else(|| "starting".into()))
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = (&str, &ContainerStatus)> {
+    let status = pod.status.iter();
+    status
+        .flat_map(|s| s.init_container_statuses.iter().flatten().chain(s.container_statuses.iter().flatten()))
+        .map(|c| (c.name.as_str(), c))
+}
+
+/// The first container that waits for a reason that is more than starting up.
+fn trouble(pod: &Pod) -> Option<String> {
+    statuses(pod).find_map(|(name, container)| {
+        let state = container.state.as_ref()?;
+        let last = container.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+        if let Some(waiting) = &state.waiting {
+            let reason = waiting.reason.as_deref()?;
+            if matches!(reason, "ContainerCreating" | "PodInitializing") {
+                return None;
+            }
+            let message = waiting.message.clone().or_else(|| last.map(|l| format!("exit code {}", l.exit_code)));
+            return Some(format!("container {name}: {reason}{}", message.map(|m| format!(": {m}")).unwrap_or_default()));
+        }
+        let ended = state.terminated.as_ref().filter(|t| t.exit_code != 0)?;
+        Some(format!("container {name} exited with {}", ended.exit_code))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: serde_json::Value) -> PodState {
+        state(&serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "status": status})).expect("a pod"))
+    }
+
+    #[test]
+    fn states_are_told_apart() {
+        assert_eq!(of(serde_json::json!({"phase": "Succeeded"})), PodState::Done);
+        let ready = serde_json::json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        assert_eq!(of(ready), PodState::Ready);
+        let waiting = serde_json::json!({"phase": "Pending", "containerStatuses": [{"name": "a", "ready": false, "image": "",
+            "imageID": "", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]});
+        assert_eq!(of(waiting), PodState::Waiting("container a is starting".into()));
+        let looping = serde_json::json!({"phase": "Running", "containerStatuses": [{"name": "a", "ready": false, "image": "",
+            "imageID": "", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 3}}}]});
+        assert_eq!(of(looping), PodState::Troubled("container a: CrashLoopBackOff: exit code 3".into()));
+    }
+}

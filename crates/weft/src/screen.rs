@@ -1,0 +1,131 @@
+//! The table that `weft up` refreshes each second: traffic, and what failed.
+
+use crate::traffic::{self, Snapshot};
+use anyhow::Result;
+use kube::Client;
+use owo_colors::OwoColorize as _;
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+use weft_wire::record::JournalEntry;
+
+/// On a terminal the table is drawn anew each second; elsewhere a log line per second would be noise.
+const REFRESH: Duration = Duration::from_secs(1);
+const REFRESH_PIPED: Duration = Duration::from_secs(10);
+/// Rows of faults below the table.
+const FAULTS_SHOWN: usize = 5;
+
+pub(crate) struct Screen {
+    client: Client,
+    terminal: bool,
+    drawn: usize,
+}
+
+impl Screen {
+    pub(crate) fn new(client: Client) -> Self {
+        Screen { client, terminal: std::io::stdout().is_terminal(), drawn: 0 }
+    }
+
+    /// Draws until the caller drops it.
+    pub(crate) async fn run(mut self) -> Result<ExitCode> {
+        let mut before = traffic::scrape(&self.client, None).await?;
+        loop {
+            tokio::time::sleep(if self.terminal { REFRESH } else { REFRESH_PIPED }).await;
+            let now = match traffic::scrape(&self.client, None).await {
+                Ok(now) => now,
+                // The API is this mesh's own: if it is gone for good, the supervisor's end is reported elsewhere.
+                Err(_) => continue,
+            };
+            let faults = self.faults().await;
+            self.draw(&before, &now, &faults)?;
+            before = now;
+        }
+    }
+
+    fn draw(&mut self, before: &Snapshot, now: &Snapshot, faults: &[JournalEntry]) -> Result<()> {
+        let edges = traffic::edges(before, now);
+        let mut text =
+            if edges.is_empty() { "no traffic between meshed pods yet\n".into() } else { traffic::table(&edges) };
+        text.push_str(&summary(faults));
+        let mut out = anstream::stdout().lock();
+        if self.terminal && self.drawn > 0 {
+            // Up over what was drawn before, and clear to the end of the screen.
+            write!(out, "\x1b[{}A\x1b[J", self.drawn)?;
+        }
+        write!(out, "{text}")?;
+        if !self.terminal {
+            writeln!(out)?;
+        }
+        out.flush()?;
+        self.drawn = text.lines().count();
+        Ok(())
+    }
+
+    /// Faults of the last minute, from the controller's journal.
+    async fn faults(&self) -> Vec<JournalEntry> {
+        let now = jiff::Timestamp::now().as_millisecond();
+        let since = now - 60_000;
+        let path = format!("/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/weft/journal?since={since}");
+        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Vec::new() };
+        let answer = tokio::time::timeout(Duration::from_millis(500), self.client.request(request)).await;
+        let entries: Vec<JournalEntry> = match answer {
+            Ok(Ok(entries)) => entries,
+            // Shown again a second later.
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        };
+        entries.into_iter().filter(|e| e.fault.is_some()).collect()
+    }
+}
+
+/// The most frequent faults of the last minute, one line each.
+fn summary(faults: &[JournalEntry]) -> String {
+    let mut counts: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
+    for entry in faults {
+        let Some(fault) = &entry.fault else { continue };
+        *counts.entry((&fault.code, &entry.source, &entry.subject)).or_default() += 1;
+    }
+    let mut rows: Vec<_> = counts.into_iter().collect();
+    rows.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let mut out = String::new();
+    if !rows.is_empty() {
+        let _ = writeln!(out, "\nfaults in the last minute (weft explain FROM TO says why):");
+    }
+    for ((code, source, subject), n) in rows.into_iter().take(FAULTS_SHOWN) {
+        let says = weft_fault::Code::find(code).map_or("", weft_fault::Code::says);
+        let _ = writeln!(out, "  {n:>4}× {}  {source}: {subject}: {says}", code.red());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_fault::{Code, Fault};
+    use weft_wire::record::EntryKind;
+
+    #[test]
+    fn faults_are_counted_and_the_frequent_come_first() {
+        let entry = |code: Code, subject: &str| JournalEntry {
+            at_unix_ms: 0,
+            source: "shop/web-1".into(),
+            subject: subject.into(),
+            kind: EntryKind::Fault,
+            text: String::new(),
+            fault: Some(Fault::new(code).record()),
+        };
+        let faults = [
+            entry(Code::ConnectRefused, "a"),
+            entry(Code::NoRuleAllows, "b"),
+            entry(Code::NoRuleAllows, "b"),
+        ];
+        let text = summary(&faults);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines[2].contains("2×") && lines[2].contains("POL-001"), "{text}");
+        assert_eq!(summary(&[]), "");
+    }
+}

@@ -1,0 +1,121 @@
+//! A mesh of one test: started from manifests, ended when dropped.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Two cores do not carry several meshes at once without each test's deadlines telling of the others.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Waits in tests are bounds on "never", not measurements.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct TestMesh {
+    pub(crate) name: String,
+    _folder: Option<tempfile::TempDir>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Why no mesh can run here, if so.
+pub(crate) fn impossible() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".into());
+    }
+    // The same step that the supervisor takes first.
+    let probe = Command::new("unshare").args(["--net", "--pid", "--fork", "--mount", "true"]).output();
+    match probe {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
+impl TestMesh {
+    /// Starts a mesh from YAML text and waits until every pod is ready. `None`: skipped, and said so.
+    pub(crate) fn up(name: &str, yaml: &str) -> Option<TestMesh> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("mesh.yaml");
+        fs::write(&file, yaml).expect("the manifest");
+        Self::up_from(name, &file, Some(folder))
+    }
+
+    /// The same from files.
+    pub(crate) fn up_from(name: &str, path: &Path, folder: Option<tempfile::TempDir>) -> Option<TestMesh> {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = impossible() {
+            eprintln!("SKIPPED: {name}: {why}");
+            return None;
+        }
+        let name = format!("t{}-{name}", std::process::id());
+        let mesh = TestMesh { name, _folder: folder, _turn: turn };
+        let started = mesh.weft(&["up", "--detach", &path.display().to_string()]);
+        assert!(started.status.success(), "weft up: {}\n{}", shown(&started), mesh.supervisor_log());
+        Some(mesh)
+    }
+
+    /// Runs `weft ARGS --mesh NAME`.
+    pub(crate) fn weft(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("weft runs")
+    }
+
+    /// The same, to be started by the caller.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        // `weft exec NAME -- CMD`: what follows the dashes is the command's.
+        let split = args.iter().position(|a| *a == "--").unwrap_or(args.len());
+        command.args(&args[..split]).args(["--mesh", &self.name]).args(&args[split..]).stdin(Stdio::null());
+        command
+    }
+
+    /// The standard output of a command that must succeed.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.weft(args);
+        assert!(output.status.success(), "weft {args:?}: {}", shown(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Repeats until `fine` accepts the output of `weft ARGS`.
+    pub(crate) fn until(&self, args: &[&str], fine: impl Fn(&Output, &str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = self.weft(args);
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            if fine(&output, &text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "weft {args:?} never did: {}", shown(&output));
+            sleep(Duration::from_millis(200));
+        }
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        Path::new("/run/weft").join(&self.name)
+    }
+
+    fn supervisor_log(&self) -> String {
+        fs::read_to_string(self.state().join("supervisor.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for TestMesh {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the supervisor's log\n{}", self.supervisor_log());
+        }
+        let _ = self.weft(&["down"]);
+    }
+}
+
+pub(crate) fn shown(output: &Output) -> String {
+    format!(
+        "{}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}

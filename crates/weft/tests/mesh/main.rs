@@ -1,0 +1,10 @@
+//! Whole meshes: `weft up` with real processes, real redirects and real TLS. One file per capability.
+//!
+//! They need root and network namespaces; where these are impossible each test says SKIPPED and why.
+
+mod capture;
+mod harness;
+mod leftovers;
+mod pods;
+mod restarts;
+mod shop;

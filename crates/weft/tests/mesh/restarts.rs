@@ -1,0 +1,103 @@
+//! Nobody notices a replica that restarts or a policy that changes.
+
+use crate::harness::TestMesh;
+use std::process::Stdio;
+
+const YAML: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: busy, annotations: {linkerd.io/inject: enabled}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: caller, namespace: busy}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: busy}
+spec: {selector: {app: web}, ports: [{port: 8025}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: busy}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: app
+        command: [weft, sample, mail, --listen, "0.0.0.0:8025"]
+        ports: [{containerPort: 8025}]
+        readinessProbe: {tcpSocket: {port: 8025}, periodSeconds: 1}
+---
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web, namespace: busy}
+spec: {podSelector: {matchLabels: {app: web}}, port: 8025, proxyProtocol: HTTP/1}
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: web, namespace: busy}
+spec:
+  targetRef: {group: policy.linkerd.io, kind: Server, name: web}
+  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: callers}]
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: MeshTLSAuthentication
+metadata: {name: callers, namespace: busy}
+spec: {identityRefs: [{kind: ServiceAccount, name: caller}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: busy}
+spec: {serviceAccountName: caller, containers: [{name: app, command: [sleep, "3600"]}]}
+"#;
+
+#[test]
+fn ten_thousand_requests_survive_a_restart_and_policy_changes() {
+    let Some(mesh) = TestMesh::up("restarts", YAML) else { return };
+    let load = mesh
+        .command(&[
+            "exec", "-n", "busy", "client", "--", "weft", "sample", "load", "--target", "http://web:8025/healthz", "--rate",
+            "1000", "--connections", "50", "--requests", "10000", "--strict",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the load");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(disturb(&mesh));
+    let output = load.wait_with_output().expect("the load ends");
+    let text = crate::harness::shown(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("10000 ok, 0 failed"), "{text}");
+}
+
+/// Deletes one replica, and rewrites the policies meanwhile.
+async fn disturb(mesh: &TestMesh) {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::{
+        Api, Client, Config, ResourceExt,
+        api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+        config::{KubeConfigOptions, Kubeconfig},
+    };
+    let kubeconfig = Kubeconfig::read_from(mesh.state().join("kubeconfig")).expect("the kubeconfig");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("a config");
+    let client = Client::try_from(config).expect("a client");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "busy");
+    let replicas = pods.list(&ListParams::default().labels("app=web")).await.expect("the replicas");
+    pods.delete(&replicas.items[0].name_any(), &DeleteParams::default()).await.expect("the deletion");
+
+    let kind = GroupVersionKind::gvk("policy.linkerd.io", "v1alpha1", "MeshTLSAuthentication");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "meshtlsauthentications");
+    let authentications: Api<DynamicObject> = Api::namespaced_with(client, "busy", &resource);
+    for round in 0..20 {
+        // The caller stays allowed; everything else about the policy changes.
+        let other = format!("other{round}.busy.serviceaccount.identity.linkerd.cluster.local");
+        let patch = serde_json::json!({"spec": {"identities": [other]}});
+        authentications.patch("callers", &PatchParams::default(), &Patch::Merge(patch)).await.expect("the change");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}

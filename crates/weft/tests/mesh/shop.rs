@@ -1,0 +1,71 @@
+//! examples/shop, as a user meets it: everything becomes ready, the allowed paths work, the denied one is explained.
+
+use crate::harness::{TestMesh, shown};
+use std::path::Path;
+
+#[test]
+fn the_shop_works_and_its_failures_are_explained() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shop");
+    let Some(mesh) = TestMesh::up_from("shop", &example, None) else { return };
+
+    // The job has filled the store through the mesh, and the whole chain answers.
+    mesh.until(&["logs", "job/import"], |output, _| output.status.success());
+    let page = mesh.until(
+        &["exec", "deploy/load", "--", "weft", "sample", "load", "--target", "http://web:8080/", "--requests", "20", "--strict"],
+        |output, _| output.status.success(),
+    );
+    assert!(page.contains("20 ok, 0 failed"), "{page}");
+
+    // Allowed: seen to work, with both identities.
+    let allowed = mesh.until(&["explain", "deploy/web", "svc/catalogue", "-n", "shop"], |output, text| {
+        output.status.success() && text.contains("mTLS")
+    });
+    assert!(allowed.contains("web.shop.serviceaccount"), "{allowed}");
+
+    // Denied on purpose: the policy, the identity presented, and what would allow it.
+    let denied = mesh.weft(&["explain", "deploy/snoop", "svc/store", "-n", "shop"]);
+    let text = shown(&denied);
+    assert_eq!(denied.status.code(), Some(1), "{text}");
+    assert!(text.contains("POL-001"), "{text}");
+    assert!(text.contains("snoop.shop.serviceaccount.identity.linkerd.cluster.local"), "{text}");
+    assert!(text.contains("server/shop/store"), "{text}");
+    assert!(text.contains("catalogue.shop.serviceaccount"), "what would be allowed: {text}");
+
+    // Who talks to whom.
+    let stat = mesh.until(&["stat", "-n", "shop", "--window", "2"], |_, text| {
+        text.contains("shop/web") && text.contains("shop/catalogue")
+    });
+    assert!(stat.contains("catalogue.shop"), "{stat}");
+}
+
+#[test]
+fn an_application_that_is_down_is_named() {
+    let yaml = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: down, annotations: {linkerd.io/inject: enabled}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server, namespace: down}
+spec: {selector: {app: server}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: down, labels: {app: server}}
+spec: {containers: [{name: app, command: [sleep, "3600"], ports: [{containerPort: 8080}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: down}
+spec: {containers: [{name: app, command: [sleep, "3600"]}]}
+"#;
+    let Some(mesh) = TestMesh::up("down", yaml) else { return };
+    let load = ["exec", "-n", "down", "client", "--", "weft", "sample", "load", "--target", "http://server/", "--requests", "3"];
+    mesh.weft(&load);
+    let text = mesh.until(&["explain", "client", "svc/server", "-n", "down"], |output, text| {
+        output.status.code() == Some(1) && text.contains("UPS-010")
+    });
+    assert!(text.contains(":8080"), "the endpoint: {text}");
+    assert!(text.contains("since"), "since when: {text}");
+}
