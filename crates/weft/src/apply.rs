@@ -1,4 +1,4 @@
-//! Brings documents into the cluster: server-side apply, as `kubectl apply --server-side` does it.
+//! Brings objects into the cluster: server-side apply, as `kubectl apply --server-side` does it.
 
 use crate::manifest::{Document, Step};
 use kube::{
@@ -7,61 +7,73 @@ use kube::{
     core::GroupVersionKind,
     discovery::{ApiCapabilities, ApiResource, Scope, pinned_kind},
 };
+use serde_json::Value;
 use std::collections::HashMap;
 use weft_fault::{Code, Fault};
 
-const MANAGER: &str = "weft-up";
+/// Applies objects one after the other and remembers which resource serves each kind.
+pub(crate) struct Applier {
+    client: Client,
+    manager: &'static str,
+    kinds: HashMap<(String, String), (ApiResource, ApiCapabilities)>,
+}
+
+/// Why an object could not be applied.
+pub(crate) enum Refused {
+    /// The API serves no such kind.
+    Kind(kube::Error),
+    Object(kube::Error),
+}
+
+impl Applier {
+    /// `manager` is the field manager that the applied fields belong to.
+    pub(crate) fn new(client: Client, manager: &'static str) -> Self {
+        Applier { client, manager, kinds: HashMap::new() }
+    }
+
+    pub(crate) async fn apply(&mut self, object: &Value) -> Result<(), Refused> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+        let key = (text(&object["apiVersion"]), text(&object["kind"]));
+        if !self.kinds.contains_key(&key) {
+            let (group, version) = key.0.split_once('/').unwrap_or(("", &key.0));
+            let kind = GroupVersionKind::gvk(group, version, &key.1);
+            let found = pinned_kind(&self.client, &kind).await.map_err(Refused::Kind)?;
+            self.kinds.insert(key.clone(), found);
+        }
+        let (resource, capabilities) = &self.kinds[&key];
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+        let api: Api<DynamicObject> = match capabilities.scope {
+            Scope::Cluster => Api::all_with(self.client.clone(), resource),
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
+        };
+        let params = PatchParams::apply(self.manager).force();
+        let name = text(&object["metadata"]["name"]);
+        api.patch(&name, &params, &Patch::Apply(object)).await.map_err(Refused::Object)?;
+        Ok(())
+    }
+}
 
 /// Applies each document in order. Every failure is told, with file and line.
-pub(crate) async fn apply(
-    client: &Client,
-    documents: &[Document],
-    mut done: impl FnMut(&Document),
-) -> Vec<Fault> {
-    let mut kinds: HashMap<(String, String), (ApiResource, ApiCapabilities)> = HashMap::new();
+pub(crate) async fn documents(client: &Client, documents: &[Document]) -> Vec<Fault> {
+    let mut applier = Applier::new(client.clone(), "weft-up");
     let mut faults = Vec::new();
     for document in documents {
-        match apply_one(client, document, &mut kinds).await {
-            Ok(()) => done(document),
-            Err(fault) => faults.push(fault),
+        let at = |step| format!("{}:{}", document.file.display(), document.line(&[Step::Key(step)]));
+        match applier.apply(&document.object).await {
+            Ok(()) => {}
+            Err(Refused::Kind(error)) => {
+                let problem = format!("the API serves no {} of {}", document.kind(), document.api_version());
+                faults.push(Fault::new(Code::BadManifest).about(at("kind")).fact("problem", problem).because(error));
+            }
+            Err(Refused::Object(error)) => faults.push(
+                Fault::new(Code::BadManifest)
+                    .about(at("metadata"))
+                    .fact("object", format!("{}/{}", document.kind().to_lowercase(), document.name()))
+                    .fact("answer", api_message(&error)),
+            ),
         }
     }
     faults
-}
-
-async fn apply_one(
-    client: &Client,
-    document: &Document,
-    kinds: &mut HashMap<(String, String), (ApiResource, ApiCapabilities)>,
-) -> Result<(), Fault> {
-    let fault = |step: Step<'_>| {
-        Fault::new(Code::BadManifest).about(format!("{}:{}", document.file.display(), document.line(&[step])))
-    };
-    let key = (document.api_version().to_string(), document.kind().to_string());
-    if !kinds.contains_key(&key) {
-        let (group, version) = key.0.split_once('/').unwrap_or(("", &key.0));
-        let found =
-            pinned_kind(client, &GroupVersionKind::gvk(group, version, &key.1)).await.map_err(|error| {
-                fault(Step::Key("kind"))
-                    .fact("problem", format!("the API serves no {} of {}", key.1, key.0))
-                    .because(error)
-            })?;
-        kinds.insert(key.clone(), found);
-    }
-    let (resource, capabilities) = &kinds[&key];
-    let api: Api<DynamicObject> = match capabilities.scope {
-        Scope::Cluster => Api::all_with(client.clone(), resource),
-        Scope::Namespaced => {
-            Api::namespaced_with(client.clone(), document.namespace().unwrap_or("default"), resource)
-        }
-    };
-    let params = PatchParams::apply(MANAGER).force();
-    api.patch(document.name(), &params, &Patch::Apply(&document.object)).await.map_err(|error| {
-        fault(Step::Key("metadata"))
-            .fact("object", format!("{}/{}", document.kind().to_lowercase(), document.name()))
-            .fact("answer", api_message(&error))
-    })?;
-    Ok(())
 }
 
 /// The API server's own sentence, without the library's wrapping.

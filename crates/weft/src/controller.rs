@@ -1,0 +1,164 @@
+//! The controller inside `weft up`: what it is given from outside, and how it begins.
+
+use crate::apply::{Applier, Refused, api_message};
+use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
+use kube::Client;
+use serde::{Deserialize, Serialize};
+use std::{fs, future::Future, net::IpAddr, path::Path, time::Duration};
+use tokio::time::{Instant, sleep};
+use weft_control::{
+    bootstrap::{IdentityFiles, bootstrap_objects},
+    config::ControllerConfig,
+};
+use weft_fault::{Code, Fault, Phase};
+
+/// The API serves a new kind a moment after its definition was applied.
+const KIND_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What `weft up` was given for the controller, on its way through the supervisor.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// Trust anchors and issuer in PEM; made anew without them.
+    identity: Option<Pem>,
+    proxy_log_level: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Pem {
+    trust_anchors: String,
+    issuer_certificate: String,
+    issuer_key: String,
+}
+
+/// Holds a key: never print it.
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pem")
+    }
+}
+
+impl Settings {
+    /// Reads the files early, so that a wrong path or a missing key is told before anything starts.
+    pub(crate) fn read(trust_anchor: Option<&Path>, issuer: Option<&Path>, proxy_log_level: &str) -> Result<Self> {
+        let identity = match (trust_anchor, issuer) {
+            (Some(anchor), Some(issuer)) => Some(Pem::read(anchor, issuer)?),
+            _ => None,
+        };
+        Ok(Settings { identity, proxy_log_level: proxy_log_level.to_string() })
+    }
+}
+
+impl Pem {
+    fn read(anchor: &Path, issuer: &Path) -> Result<Self> {
+        let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+        let (trust_anchors, both) = (read(anchor)?, read(issuer)?);
+        if !trust_anchors.contains("BEGIN CERTIFICATE") {
+            bail!("{}: holds no certificate in PEM", anchor.display());
+        }
+        let (certificates, keys): (Vec<_>, Vec<_>) =
+            pem_blocks(&both).into_iter().partition(|block| block.contains("BEGIN CERTIFICATE"));
+        let keys: Vec<_> = keys.into_iter().filter(|block| block.contains("PRIVATE KEY")).collect();
+        match (certificates.is_empty(), keys.len()) {
+            (false, 1) => {}
+            (true, _) => bail!("{}: holds no certificate in PEM", issuer.display()),
+            (_, n) => bail!("{}: holds {n} private keys, and one is needed", issuer.display()),
+        }
+        Ok(Pem { trust_anchors, issuer_certificate: certificates.concat(), issuer_key: keys.concat() })
+    }
+}
+
+/// Each block from its BEGIN line to its END line, with a line end.
+fn pem_blocks(text: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut block: Option<String> = None;
+    for line in text.lines().map(str::trim_end) {
+        if line.starts_with("-----BEGIN ") {
+            block = Some(String::new());
+        }
+        if let Some(block) = &mut block {
+            block.push_str(line);
+            block.push('\n');
+        }
+        if line.starts_with("-----END ") {
+            blocks.extend(block.take());
+        }
+    }
+    blocks
+}
+
+/// Brings the control plane's own objects into the API, then serves until `shutdown`.
+pub(crate) async fn run(
+    settings: Settings,
+    node_ip: IpAddr,
+    networks: Vec<IpNet>,
+    client: Client,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Fault> {
+    let mut config = ControllerConfig::new(node_ip, networks);
+    config.probe_networks = vec![IpNet::from(node_ip)];
+    if !settings.proxy_log_level.is_empty() {
+        config.injection.log_level = settings.proxy_log_level;
+    }
+    let identity = match settings.identity {
+        Some(pem) => IdentityFiles {
+            trust_roots: pem.trust_anchors,
+            issuer_certificate: pem.issuer_certificate,
+            issuer_key: pem.issuer_key,
+        },
+        None => IdentityFiles::generate(&config)?,
+    };
+    let mut applier = Applier::new(client.clone(), "weft-controller");
+    let deadline = Instant::now() + KIND_DEADLINE;
+    for object in bootstrap_objects(&config, &identity) {
+        loop {
+            match applier.apply(&object).await {
+                Ok(()) => break,
+                Err(Refused::Kind(_)) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
+                Err(Refused::Kind(error) | Refused::Object(error)) => {
+                    return Err(Fault::new(Code::StartFailed)
+                        .in_phase(Phase::Start)
+                        .about(format!("{} {}", object["kind"], object["metadata"]["name"]))
+                        .fact("answer", api_message(&error)));
+                }
+            }
+        }
+    }
+    weft_control::controller::run(config, client, shutdown).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(anchor: &str, issuer: &str) -> Result<Pem, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (a, i) = (folder.path().join("ca.pem"), folder.path().join("issuer.pem"));
+        fs::write(&a, anchor).expect("write");
+        fs::write(&i, issuer).expect("write");
+        Pem::read(&a, &i).map_err(|e| e.to_string())
+    }
+
+    const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\r\nAAAA\r\n-----END CERTIFICATE-----\r\n";
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----\nBBBB\n-----END PRIVATE KEY-----";
+
+    #[test]
+    fn certificate_and_key_are_told_apart_in_any_order() {
+        let pem = read(CERTIFICATE, &format!("# ours\n{KEY}\n\n{CERTIFICATE}")).unwrap();
+        assert_eq!(pem.issuer_key.lines().count(), 3);
+        assert!(pem.issuer_certificate.contains("AAAA") && !pem.issuer_certificate.contains("BBBB"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(read("", KEY).unwrap_err().contains("ca.pem"));
+        assert!(read(CERTIFICATE, CERTIFICATE).unwrap_err().contains("0 private keys"));
+        assert!(read(CERTIFICATE, KEY).unwrap_err().contains("no certificate"));
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        let settings = Settings { identity: Some(read(CERTIFICATE, &format!("{CERTIFICATE}{KEY}")).unwrap()), ..Settings::default() };
+        assert!(!format!("{settings:?}").contains("BBBB"));
+    }
+}
