@@ -2,15 +2,20 @@
 
 mod apply;
 mod commands;
+mod controller;
 mod manifest;
 mod mesh;
 mod prom;
+mod ready;
+mod screen;
 mod select;
 mod traffic;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use commands::{exec::Exec, explain::Explain, logs::Logs, proxy_init::ProxyInit, stat::Stat};
+use commands::{
+    down::Down, exec::Exec, explain::Explain, logs::Logs, proxy_init::ProxyInit, stat::Stat, up::Up,
+};
 use owo_colors::OwoColorize as _;
 use std::{future::Future, io, process::ExitCode};
 use weft_fault::Fault;
@@ -28,10 +33,15 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Up(Up),
+    Down(Down),
     Logs(Logs),
     Exec(Exec),
     Stat(Stat),
     Explain(Explain),
+    /// Run the proxy, configured by LINKERD2_PROXY_* variables
+    #[command(after_help = "Runs beside the application in an injected pod; `weft-proxy` is the same program alone.")]
+    Proxy,
     ProxyInit(ProxyInit),
     /// The programs of examples/shop, to try a mesh with
     #[command(subcommand)]
@@ -40,6 +50,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
+        Command::Up(up) => up.run(),
+        Command::Down(down) => down.run().map(|()| ExitCode::SUCCESS),
+        Command::Proxy => Ok(weft_proxy::runtime::main()),
         Command::Logs(logs) => on_runtime(async { logs.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Exec(exec) => on_runtime(exec.run()),
         Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),

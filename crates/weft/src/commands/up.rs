@@ -1,7 +1,9 @@
 //! `weft up`: a whole mesh on this machine, from manifests to a table of who talks to whom.
 
 use crate::{
-    apply, manifest,
+    apply,
+    controller::Settings,
+    manifest,
     manifest::Document,
     mesh,
     ready::{self, PodState},
@@ -73,11 +75,11 @@ impl Up {
         let config = UpConfig {
             name: self.mesh.clone(),
             api_port: self.api_port,
-            controller: crate::controller::settings(
+            controller: serde_json::to_value(Settings::read(
                 self.trust_anchor.as_deref(),
                 self.issuer.as_deref(),
                 &self.proxy_log_level,
-            )?,
+            )?)?,
             ..UpConfig::default()
         };
         if self.detach {
@@ -144,7 +146,7 @@ fn refuse(faults: &[Fault]) -> ExitCode {
 async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<ExitCode> {
     let mut interrupt = tokio::signal::unix::signal(SignalKind::interrupt())?;
     let mut terminate = tokio::signal::unix::signal(SignalKind::terminate())?;
-    let died = AsyncFd::new(mesh.watch()?)?;
+    let died = AsyncFd::register(mesh.watch()?)?;
     let work = async {
         let client = connect(mesh.info(), started).await?;
         if !bring_in(&client, documents, started).await? {
@@ -152,9 +154,7 @@ async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<E
         }
         introduce(mesh.info());
         let screen = Screen::new(client.clone());
-        tokio::select! {
-            ready = wait_ready(&client, started) => ready?,
-        }
+        wait_ready(&client, started).await?;
         screen.run().await
     };
     tokio::select! {
@@ -189,7 +189,7 @@ async fn connect(info: &MeshInfo, started: Instant) -> Result<Client> {
 
 /// Applies the documents; false after telling what could not be.
 async fn bring_in(client: &Client, documents: &[Document], started: Instant) -> Result<bool> {
-    let faults = apply::apply(client, documents, |_| {}).await;
+    let faults = apply::documents(client, documents).await;
     if !faults.is_empty() {
         refuse(&faults);
         return Ok(false);
