@@ -3,15 +3,15 @@
 use crate::apply::{Applier, Refused, api_message};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
-use kube::Client;
 use serde::{Deserialize, Serialize};
-use std::{fs, future::Future, net::IpAddr, path::Path, time::Duration};
+use std::{fs, net::IpAddr, path::Path, time::Duration};
 use tokio::time::{Instant, sleep};
 use weft_control::{
     bootstrap::{IdentityFiles, bootstrap_objects},
     config::ControllerConfig,
 };
 use weft_fault::{Code, Fault, Phase};
+use weft_local::supervisor::ControllerSeat;
 
 /// The API serves a new kind a moment after its definition was applied.
 const KIND_DEADLINE: Duration = Duration::from_secs(5);
@@ -87,15 +87,13 @@ fn pem_blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Brings the control plane's own objects into the API, then serves until `shutdown`.
-pub(crate) async fn run(
-    settings: Settings,
-    node_ip: IpAddr,
-    networks: Vec<IpNet>,
-    client: Client,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Fault> {
-    let mut config = ControllerConfig::new(node_ip, networks);
+/// Brings the control plane's own objects into the API, then serves until the mesh ends.
+pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
+    let ControllerSeat { client, network, options, mut stop, .. } = seat;
+    let settings: Settings = serde_json::from_value(options)
+        .map_err(|error| Fault::new(Code::Invariant).about("the controller's settings").because(error))?;
+    let node_ip = IpAddr::from(network.node_ip());
+    let mut config = ControllerConfig::new(node_ip, vec![network.pods.into(), network.services.into()]);
     config.probe_networks = vec![IpNet::from(node_ip)];
     if !settings.proxy_log_level.is_empty() {
         config.injection.log_level = settings.proxy_log_level;
@@ -124,7 +122,11 @@ pub(crate) async fn run(
             }
         }
     }
-    weft_control::controller::run(config, client, shutdown).await
+    let stopped = async move {
+        // The sender goes with the supervisor: an end as well.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    weft_control::controller::run(config, client, stopped).await
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use weft_fault::{Code, Fault};
 
 /// Which cluster a command talks to.
@@ -25,7 +28,7 @@ impl Target {
         if let Some(path) = &self.kubeconfig {
             return Ok(path.clone());
         }
-        let path = PathBuf::from("/run/weft").join(&self.mesh).join("kubeconfig");
+        let path = Path::new(weft_local::state::ROOT).join(&self.mesh).join("kubeconfig");
         if !path.exists() {
             return Err(Fault::new(Code::NotRunning)
                 .about(&self.mesh)

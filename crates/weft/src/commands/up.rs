@@ -18,7 +18,7 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
-use tokio::{io::unix::AsyncFd, signal::unix::SignalKind, time::sleep};
+use tokio::{signal::unix::SignalKind, time::sleep};
 use weft_fault::{Code, Fault};
 use weft_local::up::{Mesh, MeshInfo, UpConfig, start_detached};
 
@@ -146,7 +146,7 @@ fn refuse(faults: &[Fault]) -> ExitCode {
 async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<ExitCode> {
     let mut interrupt = tokio::signal::unix::signal(SignalKind::interrupt())?;
     let mut terminate = tokio::signal::unix::signal(SignalKind::terminate())?;
-    let died = AsyncFd::register(mesh.watch()?)?;
+    let supervisor = mesh.supervisor()?;
     let work = async {
         let client = connect(mesh.info(), started).await?;
         if !bring_in(&client, documents, started).await? {
@@ -161,7 +161,7 @@ async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<E
         ended = work => ended,
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
         _ = terminate.recv() => Ok(ExitCode::SUCCESS),
-        _ = died.readable() => {
+        _ = supervisor.ended() => {
             Err(Fault::new(Code::Invariant).fact("problem", "the supervisor ended by itself").into())
         }
     }

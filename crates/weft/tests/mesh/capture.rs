@@ -29,12 +29,12 @@ spec: {{selector: {{app: mail}}, ports: [{{port: 8025}}]}}
 apiVersion: v1
 kind: Pod
 metadata: {{name: mail, namespace: secret, labels: {{app: mail}}}}
-spec: {{containers: [{{name: app, command: [weft, sample, bench-server, --listen, "0.0.0.0:8025"]}}]}}
+spec: {{containers: [{{name: app, image: "none:1", command: [weft, sample, bench-server, --listen, "0.0.0.0:8025"]}}]}}
 ---
 apiVersion: v1
 kind: Pod
 metadata: {{name: client, namespace: secret}}
-spec: {{containers: [{{name: app, command: [sleep, "3600"]}}]}}
+spec: {{containers: [{{name: app, image: "none:1", command: [sleep, "3600"]}}]}}
 "#
     )
 }

@@ -14,7 +14,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: sleeper, namespace: default, annotations: {linkerd.io/inject: enabled}}
 spec:
-  containers: [{name: app, command: [sh, -c, "sleep 54321 & setsid sleep 54321 & wait"]}]
+  containers: [{name: app, image: "none:1", command: [sh, -c, "sleep 54321 & setsid sleep 54321 & wait"]}]
 "#;
 
 /// What a mesh could leave: processes of its own program or its pods, links of this machine, files.

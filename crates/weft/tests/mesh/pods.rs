@@ -35,6 +35,7 @@ spec:
   subdomain: peers
   containers:
   - name: app
+    image: "none:1"
     command: [weft, sample, bench-server, --listen, "0.0.0.0:8080"]
     ports: [{name: web, containerPort: 8080}]
     readinessProbe: {httpGet: {path: /, port: web}, periodSeconds: 1}
@@ -43,7 +44,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: plain, namespace: kinds, annotations: {linkerd.io/inject: disabled}}
 spec:
-  containers: [{name: app, command: [weft, sample, bench-server, --listen, "0.0.0.0:8080"], ports: [{containerPort: 8080}]}]
+  containers: [{name: app, image: "none:1", command: [weft, sample, bench-server, --listen, "0.0.0.0:8080"], ports: [{containerPort: 8080}]}]
 ---
 apiVersion: v1
 kind: Pod
@@ -51,10 +52,12 @@ metadata: {name: all, namespace: kinds, labels: {app: all}}
 spec:
   initContainers:
   - name: first
+    image: "none:1"
     command: [sh, -c, "echo prepared > /shared/note"]
     volumeMounts: [{name: shared, mountPath: /shared}]
   containers:
   - name: app
+    image: "none:1"
     command: [sh, -c, "echo started $GREETING; echo oops >&2; exec sleep 3600"]
     workingDir: /shared
     env:

@@ -28,6 +28,7 @@ spec:
     spec:
       containers:
       - name: app
+        image: "none:1"
         command: [weft, sample, mail, --listen, "0.0.0.0:8025"]
         ports: [{containerPort: 8025}]
         readinessProbe: {tcpSocket: {port: 8025}, periodSeconds: 1}
@@ -52,7 +53,7 @@ spec: {identityRefs: [{kind: ServiceAccount, name: caller}]}
 apiVersion: v1
 kind: Pod
 metadata: {name: client, namespace: busy}
-spec: {serviceAccountName: caller, containers: [{name: app, command: [sleep, "3600"]}]}
+spec: {serviceAccountName: caller, containers: [{name: app, image: "none:1", command: [sleep, "3600"]}]}
 "#;
 
 #[test]

@@ -53,12 +53,12 @@ spec: {selector: {app: server}, ports: [{port: 80, targetPort: 8080}]}
 apiVersion: v1
 kind: Pod
 metadata: {name: server, namespace: down, labels: {app: server}}
-spec: {containers: [{name: app, command: [sleep, "3600"], ports: [{containerPort: 8080}]}]}
+spec: {containers: [{name: app, image: "none:1", command: [sleep, "3600"], ports: [{containerPort: 8080}]}]}
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: client, namespace: down}
-spec: {containers: [{name: app, command: [sleep, "3600"]}]}
+spec: {containers: [{name: app, image: "none:1", command: [sleep, "3600"]}]}
 "#;
     let Some(mesh) = TestMesh::up("down", yaml) else { return };
     let load = ["exec", "-n", "down", "client", "--", "weft", "sample", "load", "--target", "http://server/", "--requests", "3"];
