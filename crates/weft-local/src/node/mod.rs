@@ -2,6 +2,7 @@
 //! kubelet does, and does what kubelet and a container runtime do.
 
 mod backoff;
+mod checks;
 mod container;
 mod env;
 mod events;

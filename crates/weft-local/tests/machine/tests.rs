@@ -46,6 +46,7 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
         restarts_and_probes,
         graceful_ends,
         commands_in_containers,
+        redirected_pods,
         images_without_a_command_say_so
     );
     let state = root.path().join(&name);
@@ -357,11 +358,67 @@ spec: {containers: [{name: c, image: none, env: [{name: A, value: b}], command: 
         ("shell\nb\n".into(), "Success".into())
     );
     assert_eq!(run("exit 7").await, (String::new(), "Failure".into()));
+    let terminal = AttachParams::interactive_tty();
+    let mut running =
+        pods(client).exec("shell", ["/bin/sh", "-c", "tty; read x; echo got $x"], &terminal).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut running.stdin().unwrap(), b"hello\n").await.unwrap();
+    let mut out = String::new();
+    running.stdout().unwrap().read_to_string(&mut out).await.unwrap();
+    // The echo of what was typed may come first.
+    assert!(out.contains("/dev/pts/0\r\n") && out.ends_with("got hello\r\n"), "{out:?}");
     // An application can neither mark its packets nor change its addresses.
     let (out, _) = run("grep -E 'CapEff|NoNewPrivs' /proc/self/status").await;
     let bits = out.lines().find_map(|l| l.strip_prefix("CapEff:")).map(|b| u64::from_str_radix(b.trim(), 16));
     assert_eq!(bits.unwrap().unwrap() & (1 << 12 | 1 << 13 | 1 << 21), 0, "{out}");
     assert!(out.contains("NoNewPrivs:\t1"), "{out}");
+}
+
+/// The set-up of the redirect and a stand-in for the proxy, as injection adds them: both are this program, like weft.
+async fn redirected_pods(client: &Client, _mesh: &Mesh) {
+    let serve = tool_command(&["serve", "8080", "application"]);
+    let get = tool_command(&["get", "10.78.200.200:80"]);
+    apply(client, &format!(r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: meshed}}
+spec:
+  initContainers:
+  - name: linkerd-init
+    image: weft.dev/weft:test
+    args: [tool, redirect]
+    securityContext: {{runAsUser: 65534, runAsNonRoot: true, capabilities: {{add: [NET_ADMIN, NET_RAW]}}}}
+  - name: linkerd-proxy
+    image: weft.dev/weft:test
+    restartPolicy: Always
+    args: [tool, serve, "4143", inbound]
+    securityContext: {{runAsUser: 2102}}
+    startupProbe: {{tcpSocket: {{port: 4143}}, periodSeconds: 1, failureThreshold: 60}}
+  - {{name: outbound, image: weft.dev/weft:test, restartPolicy: Always, args: [tool, serve, "4140", outbound]}}
+  containers:
+  - {{name: app, image: none, command: {serve}, readinessProbe: {{tcpSocket: {{port: 8080}}}}}}
+  - {{name: caller, image: none, command: {get}}}
+"#)).await;
+    let pod = until(client, "meshed", "calling out", |p| {
+        let all = p["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        all.iter().any(|c| c["name"] == "caller" && c["lastState"]["terminated"]["exitCode"] == 0)
+    })
+    .await;
+    let of = |container: &str| kube::api::LogParams {
+        container: Some(container.into()),
+        previous: true,
+        ..Default::default()
+    };
+    // From the application to anywhere, and from anywhere to the application.
+    assert_eq!(pods(client).logs("meshed", &of("caller")).await.unwrap(), "outbound\n");
+    let ip = pod["status"]["podIP"].as_str().unwrap();
+    assert_eq!(tool::get(&format!("{ip}:8080")).unwrap(), "inbound");
+    // The proxy is of the user whose sockets are left alone, and has no capability.
+    let params = AttachParams::default().stderr(false).container("linkerd-proxy");
+    let command = ["/bin/sh", "-c", "id -u; grep CapEff /proc/1/status"];
+    let mut running = pods(client).exec("meshed", command, &params).await.unwrap();
+    let mut out = String::new();
+    running.stdout().unwrap().read_to_string(&mut out).await.unwrap();
+    assert_eq!(out, "2102\nCapEff:\t0000000000000000\n");
 }
 
 async fn images_without_a_command_say_so(client: &Client, _mesh: &Mesh) {
