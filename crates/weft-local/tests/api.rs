@@ -511,6 +511,12 @@ async fn kubectl_works() {
     let (ok, text) =
         kubectl(path, &["apply", "-f", "-"], &manifest.replace("\"replicas\"", "\"replicaz\"")).await;
     assert!(!ok && text.contains("unknown field \"spec.replicaz\""), "{text}");
+    // These send protobuf.
+    run("create namespace made", "").await;
+    run("create configmap made -n made --from-literal=a=b", "").await;
+    assert_eq!(run("auth can-i delete pods", "").await, "yes\n");
+    assert_eq!(run("create token default -n made --duration=1h", "").await.matches('.').count(), 2);
+    run("delete namespace made --wait --timeout=20s", "").await;
     run("delete deployment web --wait --timeout=20s", "").await;
     assert_eq!(run("get pods", "").await, "No resources found in default namespace.\n");
 }

@@ -112,7 +112,7 @@ fn merge_applied(
 
     // 3. What is applied is set, and owned.
     merge(kind.schema(), "", &mut merged, wanted);
-    let same = managers.iter().position(|entry| own(entry));
+    let same = managers.iter().position(own);
     match same {
         // Unchanged ownership keeps its time, so that applying again changes nothing.
         Some(at) if managers[at]["fieldsV1"] == fields => {}

@@ -95,7 +95,7 @@ impl Api {
         let mut object = Value::clone(old);
         let grace = grace_period(kind, old, options);
         let already = meta::int(old, "/metadata/deletionGracePeriodSeconds");
-        if meta::deleting(old) && !already.is_some_and(|already| grace < already) {
+        if meta::deleting(old) && already.is_none_or(|already| grace >= already) {
             // Nothing new, unless nothing holds it.
             if grace > 0 || !meta::finalizers(old).is_empty() || namespace_held(kind, old) {
                 return Ok(Deleted::Pending(old.clone()));
@@ -135,6 +135,13 @@ impl Api {
             }
             if dry_run {
                 return Ok(Deleted::Gone(Arc::new(object)));
+            }
+            if &*kind.resource == "pods" {
+                // Watchers see first that the pod is to go, then that it has gone: two revisions, as everywhere.
+                let last = self.store.replace(&kind.resource, seen, object).map_err(|_| Attempt::Raced)?;
+                let seen = meta::resource_version(&last);
+                self.remove(kind, seen, Value::clone(&last))?;
+                return Ok(Deleted::Gone(last));
             }
             return Ok(Deleted::Gone(self.remove(kind, seen, object)?));
         }

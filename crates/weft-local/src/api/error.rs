@@ -9,7 +9,7 @@ pub struct ApiError {
     pub reason: &'static str,
     pub message: String,
     /// `details` of the Status, or `Null`.
-    pub details: Value,
+    pub details: Box<Value>,
     /// `metadata.continue`: how to go on with a list whose state is forgotten.
     pub next: Option<String>,
     /// The `Retry-After` header.
@@ -18,11 +18,18 @@ pub struct ApiError {
 
 impl ApiError {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null, next: None, retry_after: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: Box::new(Value::Null),
+            next: None,
+            retry_after: None,
+        }
     }
 
     pub fn with_details(mut self, details: Value) -> Self {
-        self.details = details;
+        *self.details = details;
         self
     }
 
@@ -150,7 +157,7 @@ impl ApiError {
             status["metadata"]["continue"] = json!(next);
         }
         if !self.details.is_null() {
-            status["details"] = self.details.clone();
+            status["details"] = Value::clone(&self.details);
         }
         status["code"] = json!(self.code);
         status

@@ -21,6 +21,7 @@ pub mod delete;
 mod discovery;
 mod openapi;
 mod patch;
+mod protobuf;
 mod proxy;
 pub mod read;
 mod request;

@@ -185,39 +185,69 @@ fn strategic_list(
     match merge_rule(field, patch) {
         Merge::Replace => Ok(patch.to_vec()),
         Merge::Set => {
-            for item in patch {
-                if !current.contains(item) {
-                    current.push(item.clone());
-                }
-            }
-            Ok(current)
+            let before = current.clone();
+            current.retain(|item| !patch.contains(item));
+            Ok(interleave(current, patch.to_vec(), &before, |item| item.clone()))
         }
         Merge::By(key) => {
-            let mut added = Vec::new();
+            let before = current.clone();
+            let mut changed = Vec::new();
             for item in patch {
                 let Some(inner) = item.as_object() else { return Ok(patch.to_vec()) };
                 let Some(wanted) = inner.get(key) else {
                     let message = format!("map: {item} does not contain declared merge key: {key}");
                     return Err(ApiError::new(500, "", message));
                 };
+                let at = current.iter().position(|existing| existing.get(key) == Some(wanted));
+                let existing = at.map(|at| current.remove(at));
                 if inner.get("$patch").and_then(Value::as_str) == Some("delete") {
-                    current.retain(|existing| existing.get(key) != Some(wanted));
-                } else if let Some(existing) = current.iter_mut().find(|e| e.get(key) == Some(wanted)) {
-                    strategic_object(super::meta::object_mut_self(existing), inner)?;
+                    continue;
+                }
+                let mut merged = existing.unwrap_or(Value::Null);
+                strategic_object(super::meta::object_mut_self(&mut merged), inner)?;
+                changed.push(merged);
+            }
+            let of = |item: &Value| item.get(key).cloned().unwrap_or(Value::Null);
+            // What the client orders counts as changed, whether it changes or not.
+            let order = order.map_or(&[][..], Vec::as_slice);
+            let mut at = 0;
+            while at < current.len() {
+                if order.iter().any(|wanted| of(wanted) == of(&current[at])) {
+                    changed.push(current.remove(at));
                 } else {
-                    let mut fresh = Value::Null;
-                    strategic_object(super::meta::object_mut_self(&mut fresh), inner)?;
-                    added.push(fresh);
+                    at += 1;
                 }
             }
-            // As a real server does it: new elements come first.
-            added.append(&mut current);
-            let mut current = added;
-            if let Some(order) = order {
-                reorder(&mut current, key, order);
+            if !order.is_empty() {
+                changed.sort_by_key(|item| order.iter().position(|wanted| of(wanted) == of(item)));
             }
-            Ok(current)
+            Ok(interleave(current, changed, &before, of))
         }
+    }
+}
+
+/// Merges the untouched elements with the changed ones. Each side keeps its order; an untouched element comes first
+/// only where it stood before the next changed one already.
+fn interleave(
+    untouched: Vec<Value>,
+    changed: Vec<Value>,
+    before: &[Value],
+    key: impl Fn(&Value) -> Value,
+) -> Vec<Value> {
+    let place = |item: &Value| before.iter().position(|old| key(old) == key(item));
+    let (mut left, mut right) = (untouched.into_iter().peekable(), changed.into_iter().peekable());
+    let mut merged = Vec::new();
+    loop {
+        let next = match (left.peek(), right.peek()) {
+            (None, None) => return merged,
+            (Some(_), None) => left.next(),
+            (None, Some(_)) => right.next(),
+            (Some(a), Some(b)) => match (place(a), place(b)) {
+                (Some(a), Some(b)) if a < b => left.next(),
+                _ => right.next(),
+            },
+        };
+        merged.extend(next);
     }
 }
 

@@ -27,14 +27,17 @@ use super::respond::{self, Body, Shown};
 use super::selector::{FieldSelector, LabelSelector};
 use super::update::Part;
 use super::write::Write;
-use super::{Api, Config, apply, connect, discovery, meta, openapi, proxy, reviews, tls, watch};
+use super::{Api, Config, apply, connect, discovery, meta, openapi, protobuf, proxy, reviews, tls, watch};
 
 /// The largest body that is read, as on a real server.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// How long a client may take over its TLS handshake, its request's headers, and its request's body.
+/// How long a client may take over its TLS handshake, and over its request's body.
 const PATIENCE: Duration = Duration::from_secs(10);
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long an HTTP/1 connection may take until its next request is complete; so long may it idle.
+const IDLE: Duration = Duration::from_secs(90);
 
 /// How many connections one listener serves at a time; more wait.
 const CONNECTIONS: usize = 1024;
@@ -94,7 +97,7 @@ impl ApiServer {
                     async move { Ok::<_, std::convert::Infallible>(handle(&api, request).await) }
                 });
                 let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+                builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
                 builder.http2().timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(30));
                 let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
                 if let Err(error) = served {
@@ -326,18 +329,22 @@ fn read_object(request: &Request<Bytes>) -> Result<Value, ApiError> {
             format!("couldn't get version/kind; json parse error: {why} {shown}").trim_end(),
         )
     };
+    let unsupported = || {
+        ApiError::new(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: application/json, \
+             application/yaml",
+        )
+    };
     match media_type(request).as_str() {
         "" | "application/json" => serde_json::from_slice(body).map_err(|e| unreadable(e.to_string())),
         "application/yaml" => {
             let text = std::str::from_utf8(body).map_err(|e| unreadable(e.to_string()))?;
             serde_saphyr::from_str(text).map_err(|e| unreadable(e.to_string()))
         }
-        _ => Err(ApiError::new(
-            415,
-            "UnsupportedMediaType",
-            "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml",
-        )),
+        "application/vnd.kubernetes.protobuf" => protobuf::decode(body).ok_or_else(unsupported),
+        _ => Err(unsupported()),
     }
 }
 
@@ -475,7 +482,7 @@ impl Call<'_> {
         let current = self.api.store.revision();
         let message = format!("Timeout: Too large resource version: {revision}, current: {current}");
         let mut error = ApiError::new(504, "Timeout", message);
-        error.details = json!({ "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }], "retryAfterSeconds": 1 });
+        *error.details = json!({ "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }], "retryAfterSeconds": 1 });
         error.retry_after = Some(1);
         Err(error)
     }
@@ -645,7 +652,7 @@ impl Call<'_> {
         if body.is_empty() {
             return Ok(options);
         }
-        let given: Value = serde_json::from_slice(&body).map_err(|e| {
+        let given: Value = serde_json::from_slice(body).map_err(|e| {
             ApiError::bad_request(format!("couldn't get version/kind; json parse error: {e}"))
         })?;
         if let Some(kind) = given["kind"].as_str()

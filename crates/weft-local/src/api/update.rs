@@ -284,6 +284,17 @@ fn merge_parts(kind: &Kind, part: Part, old: &Value, wanted: Value) -> Value {
                     meta::object_mut_self(&mut object).remove("status");
                 }
             }
+            // Built-in kinds take labels and the like along with a status; custom ones do not.
+            for field in ["labels", "annotations", "finalizers"] {
+                if kind.is_custom() {
+                    break;
+                }
+                let metadata = meta::metadata_mut(&mut object);
+                match wanted["metadata"].get(field) {
+                    Some(value) => metadata.insert(field.to_owned(), value.clone()),
+                    None => metadata.remove(field),
+                };
+            }
             return object;
         }
         Part::Finalize => {
@@ -351,6 +362,12 @@ fn specification(kind: &Kind, object: &Value) -> Value {
     let fields = meta::object_mut_self(&mut object);
     for field in ["metadata", "status", "apiVersion", "kind"] {
         fields.remove(field);
+    }
+    if &*kind.resource == "pods"
+        && let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        // Being bound is no change of what the pod is.
+        spec.remove("nodeName");
     }
     if &*kind.resource == "deployments.apps" {
         fields.insert("annotations".into(), annotations);

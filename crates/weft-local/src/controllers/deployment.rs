@@ -219,13 +219,13 @@ fn with_hash(labels: &Value, hash: &str) -> Value {
     labels
 }
 
-async fn note_revision(client: &Client, deployment: &Value, revision: i64) -> Result<(), ApiError> {
-    if deployment["metadata"]["annotations"][REVISION] == revision.to_string() {
+async fn note_revision(client: &Client, deployment: &Value, number: i64) -> Result<(), ApiError> {
+    if revision(deployment) == number {
         return Ok(());
     }
     let note = |deployment: &mut Value| {
         let annotations = meta::metadata_mut(deployment).entry("annotations").or_insert(Value::Null);
-        meta::object_mut_self(annotations).insert(REVISION.to_owned(), json!(revision.to_string()));
+        meta::object_mut_self(annotations).insert(REVISION.to_owned(), json!(number.to_string()));
     };
     client.update(RESOURCE, deployment, Part::Main, note).await?;
     Ok(())

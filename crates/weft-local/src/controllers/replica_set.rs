@@ -65,7 +65,7 @@ async fn reconcile(client: &Client, (namespace, name): &Key) -> Outcome {
             }
         }
         if active.len() > wanted {
-            active.sort_by_key(|pod| worth(pod));
+            active.sort_by_key(worth);
             let excess = active.len() - wanted;
             for pod in active.iter().take(excess.min(BURST)) {
                 client.delete("pods", pod).await?;

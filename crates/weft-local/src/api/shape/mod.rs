@@ -2,6 +2,7 @@
 
 mod names;
 mod pod;
+mod quantity;
 mod service;
 mod workload;
 

@@ -1,6 +1,6 @@
 //! What names, labels and keys may look like, with the texts a real server refuses them with.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::api::error::FieldError;
 use crate::api::meta;
@@ -140,7 +140,12 @@ pub(super) fn metadata(object: &Value, label_name: bool, rbac_name: bool, errors
             errors.push(FieldError::invalid(format!("metadata.finalizers[{i}]"), finalizer, why));
         }
     }
-    for (i, owner) in meta::items(object, "/metadata/ownerReferences").iter().enumerate() {
+    let owners = meta::items(object, "/metadata/ownerReferences");
+    if owners.iter().filter(|owner| owner["controller"] == true).count() > 1 {
+        let why = "Only one reference can have Controller set to true";
+        errors.push(FieldError::invalid("metadata.ownerReferences", json!(owners), why));
+    }
+    for (i, owner) in owners.iter().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if meta::text(owner, &format!("/{field}")).is_empty() {
                 let path = format!("metadata.ownerReferences[{i}].{field}");

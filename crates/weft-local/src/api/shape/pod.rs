@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::names;
+use super::{names, quantity};
 use crate::api::error::FieldError;
 use crate::api::meta::{self, default};
 
@@ -74,6 +74,14 @@ fn default_container(container: &mut Map<String, Value>, host_network: bool) {
         let hook = container.get_mut("lifecycle").and_then(|lifecycle| lifecycle.get_mut(hook));
         if let Some(hook) = hook.and_then(Value::as_object_mut) {
             default_http_get(hook);
+        }
+    }
+    for list in ["limits", "requests"] {
+        let quantities = container["resources"].get_mut(list).and_then(Value::as_object_mut);
+        for quantity in quantities.into_iter().flatten().map(|(_, quantity)| quantity) {
+            if let Some(canonical) = quantity.as_str().and_then(quantity::canonical) {
+                *quantity = json!(canonical);
+            }
         }
     }
     // What a container may use at most is what it asks for, unless it says otherwise.
