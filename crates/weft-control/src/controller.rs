@@ -17,6 +17,7 @@ use crate::{
         destination::DestinationService, identity::IdentityService, inbound::InboundService,
         mesh::MeshService, outbound::OutboundService,
     },
+    status,
 };
 use kube::Client;
 use linkerd2_proxy_api::{
@@ -86,6 +87,7 @@ impl Controller {
         let certificates = Certificates::default();
         tasks.spawn(certificates::renew(config.clone(), authorities.clone(), certificates.clone()));
         tasks.spawn(opt_in::mark(client.clone(), store.clone()));
+        tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone()));
 
         let admin = Admin { store: store.clone(), feed: feed.clone(), authorities: authorities.clone() };
         tasks.spawn(serve::http::serve(listeners.admin, Protection::Plain, move |request, _| {

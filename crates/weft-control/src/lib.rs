@@ -16,4 +16,5 @@ pub mod journal;
 pub mod ports;
 pub mod serve;
 pub mod service;
+pub mod status;
 pub mod view;

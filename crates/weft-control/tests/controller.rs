@@ -22,6 +22,10 @@ use weft_kube::api;
 use weft_local::api::{ApiServer, Config};
 use weft_model::identity::Identity;
 use weft_tls::{bundle::TrustBundle, certificate::Facts, credentials, handshake, keys::Key};
+use weft_wire::{
+    mesh::{ConfirmRequest, ReportRequest, State, client::MeshClient},
+    record::{EntryKind, JournalEntry},
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const STORE: &str = "store.shop.serviceaccount.identity.linkerd.cluster.local";
@@ -75,6 +79,20 @@ impl Mesh {
 
     async fn patch(&self, path: &str, patch: Value) {
         api::merge(&self.client, path, &patch).await.unwrap();
+    }
+
+    /// Waits until the object is as wanted.
+    async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) {
+        let mut last = Value::Null;
+        let found = timeout(LIMIT, async {
+            loop {
+                last = api::get(&self.client, path).await.unwrap();
+                if wanted(&last) {
+                    return;
+                }
+            }
+        });
+        assert!(found.await.is_ok(), "{last:#}");
     }
 
     async fn channel(&self, addr: SocketAddr) -> Channel {
@@ -262,7 +280,45 @@ async fn from_objects_to_answers() {
     assert_eq!(server.labels["name"], "store-http");
     assert!(server.authorizations.is_empty());
 
-    // 4. The controller explains itself.
+    // 4. What Linkerd's API cannot say.
+    let confirm = |addr: &str| {
+        let addr: SocketAddr = addr.parse().unwrap();
+        ConfirmRequest { addr: Some(addr.into()), context_token: String::new() }
+    };
+    let channel = mesh.channel(mesh.controller.addresses.destination).await;
+    let mut weft = MeshClient::new(channel);
+    let meshed = weft.confirm(confirm("10.77.0.2:8080")).await.unwrap().into_inner();
+    assert_eq!((meshed.state(), meshed.pod.as_str()), (State::Meshed, "shop/store-1"));
+    assert_eq!(identity_of(&meshed.endpoint.unwrap()).as_deref(), Some(STORE));
+    let unknown = weft.confirm(confirm("10.77.0.200:8080")).await.unwrap().into_inner();
+    assert_eq!(unknown.state(), State::Unknown);
+    let fault = JournalEntry {
+        at_unix_ms: 1,
+        source: "anything".to_owned(),
+        subject: "store.shop.svc.cluster.local:80".to_owned(),
+        kind: EntryKind::Fault,
+        text: "refused".to_owned(),
+        fault: None,
+    };
+    weft.report(ReportRequest::new("shop/web-1".to_owned(), &[fault], 0)).await.unwrap();
+    let (_, reported) = mesh.admin("/weft/journal?subject=web-1").await;
+    assert!(reported.contains("without an identity"), "{reported}");
+
+    // 5. Users see what became of their objects.
+    mesh.create(json!({"apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute",
+        "metadata": {"name": "r", "namespace": "shop"}, "spec": {
+            "parentRefs": [{"group": "core", "kind": "Service", "name": "store"}],
+            "rules": [{"backendRefs": [{"name": "nobody", "port": 80}]}]}}))
+        .await;
+    mesh.until("/apis/policy.linkerd.io/v1beta3/namespaces/shop/httproutes/r", |route| {
+        let conditions = &route["status"]["parents"][0]["conditions"];
+        conditions[0]["status"] == "True" && conditions[1]["reason"] == "BackendNotFound"
+    })
+    .await;
+    mesh.until("/api/v1/namespaces/shop", |ns| ns["metadata"]["labels"]["weft.dev/inject"] == "enabled")
+        .await;
+
+    // 6. The controller explains itself.
     let path =
         format!("/weft/authorize?pod=shop/store-1&port=8080&client-ip=10.77.0.9&client-id={STORE}&path=/");
     let (status, body) = mesh.admin(&path).await;
@@ -283,7 +339,7 @@ async fn from_objects_to_answers() {
     assert_eq!(mesh.admin("/weft/authorize?pod=x").await.0, 400);
     assert_eq!(mesh.admin("/nothing").await.0, 404);
 
-    // 5. The pod goes, and so does its endpoint, whatever the slice still says.
+    // 7. The pod goes, and so does its endpoint, whatever the slice still says.
     let gone = http::Method::DELETE;
     let path = "/api/v1/namespaces/shop/pods/store-1?gracePeriodSeconds=0";
     api::json::<Value>(&mesh.client, gone, path, "application/json", &Value::Null).await.unwrap();

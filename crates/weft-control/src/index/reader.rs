@@ -102,6 +102,15 @@ impl<'i> Reader<'i> {
         self.index.namespaces.get(&ObjectName::new("", name))
     }
 
+    /// The routes of all namespaces. For looks, not for views: no key stands for the whole set.
+    pub fn all_routes(&self) -> impl Iterator<Item = GroupedRoute<'i>> {
+        let policy =
+            self.index.policy_routes.all().map(|r| GroupedRoute { group: POLICY_GROUP, route: &r.0 });
+        let gateway =
+            self.index.gateway_routes.all().map(|r| GroupedRoute { group: GATEWAY_GROUP, route: &r.0 });
+        policy.chain(gateway)
+    }
+
     /// All namespaces. For looks, not for views: no key stands for the whole set.
     pub fn namespaces(&self) -> impl Iterator<Item = &'i Arc<Namespace>> {
         self.index.namespaces.in_namespace("")

@@ -24,6 +24,10 @@ impl<K> Table<K> {
         self.namespaces.get(namespace).into_iter().flat_map(BTreeMap::values)
     }
 
+    pub fn all(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.namespaces.values().flat_map(BTreeMap::values)
+    }
+
     pub fn names(&self) -> Vec<ObjectName> {
         self.namespaces
             .iter()

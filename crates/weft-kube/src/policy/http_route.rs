@@ -8,10 +8,27 @@ use serde::Deserialize;
 
 use super::reference::{GATEWAY_GROUP, POLICY_GROUP};
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// Equality leaves out the status: what controllers wrote there changes nothing about the route.
+#[derive(Clone, Debug, Deserialize)]
 pub struct HttpRoute {
     pub metadata: Meta,
     pub spec: HttpRouteSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub status: HttpRouteStatus,
+}
+
+impl PartialEq for HttpRoute {
+    fn eq(&self, other: &Self) -> bool {
+        self.metadata == other.metadata && self.spec == other.spec
+    }
+}
+
+/// One entry per parent and controller, as they stand: most are other controllers'.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct HttpRouteStatus {
+    #[serde(deserialize_with = "nullable")]
+    pub parents: Vec<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
