@@ -204,7 +204,7 @@ impl<M: Send + 'static> Lookup<M> {
         self.candidates.push(Box::pin(first_message(service, subject, open, self.limit)));
         self.asked.1 = Instant::now();
         self.asks += 1;
-        let patience = if self.asks <= 2 { BESIDE } else { BESIDE_LATER };
+        let patience = if self.asks <= 3 { BESIDE } else { BESIDE_LATER };
         self.beside = Some(Box::pin(tokio::time::sleep(patience)));
     }
 }

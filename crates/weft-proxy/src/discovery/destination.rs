@@ -5,6 +5,7 @@ use super::{
     agent::{Doubt, Publishers},
     context::Context,
     judge::{Answer, combine, each_endpoint, map_endpoints},
+    memory::is_open,
     settle::{Due, Settling},
 };
 use crate::control::lookup::{Failure, Lookup, Told};
@@ -163,10 +164,19 @@ pub(super) async fn watch(
         }
 
         // 4. Tell the workers, if anything changed.
-        let strict = cx.confirmer.is_weft();
-        let same = last
-            .as_ref()
-            .is_some_and(|last| last.profile == profile && *last.policy == policy && last.strict == strict);
+        let freed = refuted.is_some_and(|since| since.elapsed() >= HOLD_REFUTED || !settling.any_open());
+        if freed {
+            refuted = None;
+        }
+        let strict = cx.confirmer.is_weft() || refuted.is_some();
+        let mut awaits_identity = false;
+        each_endpoint(&policy, &mut |endpoint| awaits_identity |= strict && is_open(endpoint));
+        let same = last.as_ref().is_some_and(|last| {
+            last.profile == profile
+                && *last.policy == policy
+                && last.strict == strict
+                && last.awaits_identity == awaits_identity
+        });
         if !same {
             let destination = Destination {
                 addr,
@@ -176,12 +186,12 @@ pub(super) async fn watch(
                 policy: Arc::new(policy),
                 in_cluster,
                 strict,
+                awaits_identity,
             };
             last = Some(destination.clone());
             out.publish(destination);
         }
-        if refuted.is_some_and(|since| since.elapsed() >= HOLD_REFUTED || !settling.any_open()) {
-            refuted = None;
+        if freed {
             out.release();
         }
     }

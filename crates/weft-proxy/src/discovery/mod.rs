@@ -44,8 +44,11 @@ pub struct Destination {
     /// The controller's policy, or one made from the profile, or a plain forward to the address.
     pub policy: Arc<OutboundPolicy>,
     pub in_cluster: bool,
-    /// An endpoint of unknown identity must not be dialled in plaintext: the controller is one that can say more.
+    /// An endpoint of unknown identity must not be dialled in plaintext: the controller is one that can say more, or the
+    /// endpoint's own proxy refused plaintext.
     pub strict: bool,
+    /// For that reason the answer cannot be used yet; the agent is asking. Worth waiting for, briefly.
+    pub awaits_identity: bool,
 }
 
 /// What is known about the endpoints of a name.

@@ -224,7 +224,7 @@ impl Requests {
         let client_upgrade = kind.upgrades.then(|| hyper::upgrade::on(&mut request));
 
         // 2. Which way? One immutable view for the whole decision.
-        let destination = connection.destination.get();
+        let destination = connection.usable_destination().await;
         let (rule, accrual) = self.route(&destination.policy.protocol, &request, kind.version)?;
         match filters::request(&rule.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}

@@ -61,6 +61,23 @@ pub(crate) struct Connection {
     pub(crate) destination: Latest<Destination>,
 }
 
+impl Connection {
+    /// The newest answer. One that cannot be used before an identity is known is waited for, as long as a request waits
+    /// for an endpoint.
+    pub(crate) async fn usable_destination(&self) -> Arc<Destination> {
+        let destination = self.destination.get();
+        if !destination.awaits_identity {
+            return destination;
+        }
+        let mut watch = self.destination.watch();
+        let known = watch.wait_for(|destination| !destination.awaits_identity);
+        let limit = self.worker.mesh.config.outbound.failfast_timeout;
+        // In vain: whoever dials says why it must not.
+        let _in_time = tokio::time::timeout(limit, known).await;
+        self.destination.get()
+    }
+}
+
 const SWEEP: Duration = Duration::from_secs(1);
 /// For fixed endpoints, where nothing is chosen.
 const ANY_EWMA: EwmaConfig =

@@ -18,7 +18,7 @@ pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String
     let story = &connection.story;
 
     // 1. The route, and what it allows.
-    let destination = connection.destination.get();
+    let destination = connection.usable_destination().await;
     let route = route(&destination, sni.as_deref())
         .ok_or_else(|| Fault::new(Code::NoRouteMatches).in_phase(Phase::Route).about(connection.dst))?;
     if route.forbidden {

@@ -208,6 +208,7 @@ pub(crate) fn destination(dst: SocketAddr, protocol: OutboundProtocol, strict: b
         policy: Arc::new(OutboundPolicy { meta: meta("service"), protocol }),
         in_cluster: true,
         strict,
+        awaits_identity: false,
     }
 }
 
