@@ -3,6 +3,7 @@
 use crate::{Blame, Code, Retry};
 use serde::{Deserialize, Serialize};
 use std::{
+    borrow::Cow,
     error::Error,
     fmt,
     time::{Duration, SystemTime},
@@ -67,7 +68,7 @@ struct Inner {
     subject: Option<String>,
     peer: Option<String>,
     since: Option<SystemTime>,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(Cow<'static, str>, String)>,
     cause: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -119,7 +120,7 @@ impl Fault {
     }
     /// One piece of evidence: expected and actual identity, a rule's name, a count.
     pub fn fact(mut self, key: &'static str, value: impl fmt::Display) -> Self {
-        self.0.facts.push((key, value.to_string()));
+        self.0.facts.push((Cow::Borrowed(key), value.to_string()));
         self
     }
     /// What brought it about; may be a `Fault` itself.
@@ -147,7 +148,7 @@ impl Fault {
             subject: self.0.subject.clone(),
             peer: self.0.peer.clone(),
             since_unix_ms: self.0.since.map(unix_ms),
-            facts: self.0.facts.iter().map(|(k, v)| ((*k).to_string(), v.clone())).collect(),
+            facts: self.0.facts.iter().map(|(k, v)| (k.to_string(), v.clone())).collect(),
             causes,
             blame: self.blame().as_str().to_string(),
             retry: self.retry().as_str().to_string(),
@@ -240,17 +241,31 @@ impl FaultRecord {
         for (key, value) in &self.facts {
             line.push_str(&format!(" {key}={value}"));
         }
-        let mut next = None;
-        for cause in self.causes.iter().rev() {
-            next = Some(Box::new(RecordedCause { line: cause.clone(), next }));
+        RecordedCause { line, next: chain(&self.causes) }
+    }
+
+    /// The failure once more, for another one whom it befell: many may wait for one attempt.
+    pub fn again(&self) -> Fault {
+        let mut fault = Fault::new(Code::find(&self.code).unwrap_or(Code::Invariant));
+        fault.0.phase = self.phase;
+        fault.0.subject.clone_from(&self.subject);
+        fault.0.peer.clone_from(&self.peer);
+        fault.0.since = self.since_unix_ms.map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
+        fault.0.facts = self.facts.iter().map(|(k, v)| (Cow::Owned(k.clone()), v.clone())).collect();
+        match chain(&self.causes) {
+            Some(cause) => fault.because(*cause),
+            None => fault,
         }
-        RecordedCause { line, next }
     }
 
     /// The value of the evidence named `key`.
     pub fn fact(&self, key: &str) -> Option<&str> {
         self.facts.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
+}
+
+fn chain(causes: &[String]) -> Option<Box<RecordedCause>> {
+    causes.iter().rev().fold(None, |next, line| Some(Box::new(RecordedCause { line: line.clone(), next })))
 }
 
 /// One link of a chain of causes that was recorded earlier.
@@ -294,6 +309,21 @@ mod tests {
         assert_eq!((&again.causes[0], &again.causes[1..]), (&shown, &record.causes[..]));
         let json = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<FaultRecord>(&json).unwrap(), record);
+    }
+
+    #[test]
+    fn a_recorded_failure_comes_again_as_it_was() {
+        let cause = Fault::new(Code::ConnectRefused).because(std::io::Error::other("inner"));
+        let fault = Fault::new(Code::IdentityMismatch)
+            .in_phase(Phase::TlsConnect)
+            .about("a")
+            .peer("b")
+            .since(SystemTime::UNIX_EPOCH + Duration::from_millis(7))
+            .fact("expected", "c")
+            .because(cause);
+        let record = fault.record();
+        assert_eq!(record.again().record(), record);
+        assert_eq!(format!("{:?}", record.again()), format!("{fault:?}"));
     }
 
     #[test]

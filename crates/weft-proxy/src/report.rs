@@ -4,6 +4,11 @@ use crate::{
     metrics::{Count, Metrics, labels::Labels},
     record::Story,
 };
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 use weft_fault::{Code, Fault};
 use weft_wire::record::Direction;
 
@@ -52,15 +57,52 @@ pub(crate) struct Who<'a> {
     pub(crate) target: &'a dyn std::fmt::Display,
 }
 
+/// The same failure of the same target is written once in this time; how often it came meanwhile is said the next time.
+const REPEAT: Duration = Duration::from_secs(1);
+/// More kinds of failure than this at once: the table starts anew.
+const KINDS: usize = 512;
+
+/// When a kind of failure was last written, and how many were not since.
+struct Written {
+    at: Instant,
+    held_back: u64,
+}
+
+thread_local! {
+    static WRITTEN: RefCell<HashMap<(Code, Direction, String), Written>> = RefCell::default();
+}
+
 fn log(direction: Direction, who: Who<'_>, what: &'static str, fault: &Fault) {
-    let (direction, client, target) = (direction.as_str(), who.client, who.target);
+    let (client, target) = (who.client, who.target.to_string());
+    let Some(repeated) = may_write((fault.code(), direction, target.clone())) else { return };
+    let direction = direction.as_str();
     // Probes and shutdowns are everyday; the rest is worth a line at the default level.
     match fault.code() {
         Code::ClientSilent | Code::Draining | Code::FailureInjected => {
-            tracing::info!(direction, %client, %target, error = ?fault, "{what}");
+            tracing::info!(direction, %client, %target, repeated, error = ?fault, "{what}");
         }
-        _ => tracing::warn!(direction, %client, %target, error = ?fault, "{what}"),
+        _ => tracing::warn!(direction, %client, %target, repeated, error = ?fault, "{what}"),
     }
+}
+
+/// `None`: it was written just now. Otherwise how many were held back since the last time.
+fn may_write(kind: (Code, Direction, String)) -> Option<u64> {
+    WRITTEN.with_borrow_mut(|written| {
+        let now = Instant::now();
+        if let Some(last) = written.get_mut(&kind) {
+            if now.duration_since(last.at) < REPEAT {
+                last.held_back += 1;
+                return None;
+            }
+            last.at = now;
+            return Some(std::mem::take(&mut last.held_back));
+        }
+        if written.len() >= KINDS {
+            written.clear();
+        }
+        written.insert(kind, Written { at: now, held_back: 0 });
+        Some(0)
+    })
 }
 
 /// Linkerd's coarse error kinds, which dashboards group by.

@@ -240,12 +240,7 @@ impl Pool {
             // The attempt's task was dropped with its runtime.
             Err(_) => return Err(Fault::new(Code::Draining).in_phase(Phase::Connect)),
         };
-        let code = Code::find(&failed.code).unwrap_or(Code::Invariant);
-        let mut fault = Fault::new(code).peer(self.target.names);
-        if let Some(phase) = failed.phase {
-            fault = fault.in_phase(phase);
-        }
-        Err(fault.because(failed.as_cause()))
+        Err(failed.again())
     }
 
     /// Starts the one attempt. It goes on when those who wait leave: others may come.

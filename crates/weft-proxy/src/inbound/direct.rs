@@ -8,13 +8,21 @@ use crate::{
     metrics::{Count, labels::Labels},
     record::Story,
 };
-use std::{net::SocketAddr, rc::Rc, time::Instant};
-use tokio::net::TcpStream;
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{identity::ClientTls, inbound::Protocol as PolicyProtocol};
 use weft_net::prefixed::Prefixed;
 use weft_tls::hello::Hello;
 use weft_wire::transport_header::{MAX_BYTES, Session, TransportHeader};
+
+/// A fatal alert, before any key is agreed on (RFC 8446, 6.2).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+const ALERT_LIMIT: Duration = Duration::from_secs(1);
 
 pub(super) async fn relay(
     worker: Rc<Worker>,
@@ -34,7 +42,12 @@ pub(super) async fn relay(
     };
     match hello {
         Hello::Client { sni: Some(sni) } if is_own_name(&mesh, &sni) => {}
-        Hello::Client { sni } => return Err(foreign(sni.as_deref().unwrap_or("no server name"))),
+        Hello::Client { sni } => {
+            // The client is a proxy with an outdated answer: an alert tells it more than a closed connection.
+            let alert = within(ALERT_LIMIT, stream.get_mut().write_all(&UNRECOGNIZED_NAME)).await;
+            tracing::debug!(%client, ?alert, "refused a foreign server name");
+            return Err(foreign(sni.as_deref().unwrap_or("no server name")));
+        }
         Hello::NotTls | Hello::Incomplete => {
             let fault = Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept);
             return Err(fault.peer(client).fact("client", "plaintext"));

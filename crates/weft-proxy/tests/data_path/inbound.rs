@@ -305,7 +305,8 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     code(Code::TransportHeaderMissing).await;
     let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
     let other = Identity::parse("other.example").unwrap();
-    assert!(handshake::connect(credentials.client(), tcp, &other, &other, true).await.is_err());
+    let told = handshake::connect(credentials.client(), tcp, &other, &other, true).await.unwrap_err();
+    assert_eq!(told.code(), Code::ForeignServerName, "the client is told by an alert");
     let record = code(Code::ForeignServerName).await;
     assert_eq!(record.fault.unwrap().fact("seen"), Some("other.example"));
 }
