@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -30,6 +30,7 @@ struct Holder {
 #[derive(Debug)]
 pub struct State {
     path: PathBuf,
+    lock_path: PathBuf,
     _lock: File,
 }
 
@@ -39,10 +40,7 @@ impl State {
         let path = directory(root, name)?;
         let make = || -> io::Result<Option<File>> {
             DirBuilder::new().recursive(true).mode(0o755).create(root)?;
-            let lock = lock_file(root, name)?;
-            if !try_lock(&lock)? {
-                return Ok(None);
-            }
+            let Taken::Free(lock) = lock(root, name)? else { return Ok(None) };
             sweep(&path)?;
             DirBuilder::new().mode(0o700).create(&path)?;
             for sub in ["pods", "stage", "logs"] {
@@ -51,7 +49,7 @@ impl State {
             Ok(Some(lock))
         };
         match make() {
-            Ok(Some(lock)) => Ok(State { path, _lock: lock }),
+            Ok(Some(lock)) => Ok(State { path, lock_path: lock_path(root, name), _lock: lock }),
             Ok(None) => Err(Fault::new(Code::AlreadyRunning).in_phase(Phase::Start).about(name)),
             Err(e) => Err(bad_state(&path, e)),
         }
@@ -81,7 +79,11 @@ impl State {
 
     /// Removes everything. The lock goes last.
     pub fn remove(self) -> Result<(), Fault> {
-        sweep(&self.path).map_err(|e| bad_state(&self.path, e))
+        let remove = || -> io::Result<()> {
+            sweep(&self.path)?;
+            remove_lock(&self.lock_path)
+        };
+        remove().map_err(|e| bad_state(&self.path, e))
     }
 }
 
@@ -95,11 +97,15 @@ pub fn end(root: &Path, name: &str, grace: Duration) -> Result<bool, Fault> {
         if !root.exists() {
             return Ok(());
         }
-        let lock = lock_file(root, name)?;
-        if !try_lock(&lock)? {
-            stop_holder(&path, &lock, grace)?;
-        }
-        sweep(&path)
+        let _held = match lock(root, name)? {
+            Taken::Free(lock) => lock,
+            Taken::Held(lock) => {
+                stop_holder(&path, &lock, grace)?;
+                lock
+            }
+        };
+        sweep(&path)?;
+        remove_lock(&lock_path(root, name))
     };
     attempt().map_err(|e| bad_state(&path, e))?;
     Ok(there)
@@ -130,10 +136,44 @@ pub fn directory(root: &Path, name: &str) -> Result<PathBuf, Fault> {
         .fact("expected", "lower case letters, digits and dashes, at most 63"))
 }
 
-fn lock_file(root: &Path, name: &str) -> io::Result<File> {
-    // Beside the directory, so that removing the directory does not remove the lock under somebody else.
-    let path = root.join(format!("{name}.lock"));
-    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+/// Beside the directory, so that removing the directory does not remove the lock under somebody else.
+fn lock_path(root: &Path, name: &str) -> PathBuf {
+    root.join(format!("{name}.lock"))
+}
+
+enum Taken {
+    /// By us, until it is dropped.
+    Free(File),
+    /// By another process.
+    Held(File),
+}
+
+fn lock(root: &Path, name: &str) -> io::Result<Taken> {
+    let path = lock_path(root, name);
+    loop {
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
+        if !try_lock(&lock)? {
+            return Ok(Taken::Held(lock));
+        }
+        // Whoever held it may have removed the file meanwhile: a lock on a file without a name keeps nobody out.
+        match fs::metadata(&path) {
+            Ok(now) if now.ino() == lock.metadata()?.ino() => return Ok(Taken::Free(lock)),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// To be called by the holder only. The root goes too when this was the last mesh.
+fn remove_lock(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // Not empty while other meshes have state here.
+    let _ = path.parent().map(fs::remove_dir);
+    Ok(())
 }
 
 fn try_lock(lock: &File) -> io::Result<bool> {
@@ -197,20 +237,22 @@ mod tests {
 
     #[test]
     fn a_second_mesh_of_the_name_is_refused_and_leftovers_are_swept() {
-        let root = tempfile::tempdir().unwrap();
-        let state = State::take(root.path(), "test").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("weft");
+        let root = root.as_path();
+        let state = State::take(root, "test").unwrap();
         state.write("kubeconfig", b"secret").unwrap();
-        assert_eq!(State::take(root.path(), "test").unwrap_err().code(), Code::AlreadyRunning);
+        assert_eq!(State::take(root, "test").unwrap_err().code(), Code::AlreadyRunning);
         let left = state.path().join("kubeconfig");
         // Killed: the lock is gone, the files are not.
         drop(state);
         assert!(left.exists());
-        let again = State::take(root.path(), "test").unwrap();
+        let again = State::take(root, "test").unwrap();
         assert!(!left.exists());
         let path = again.path().to_path_buf();
         again.remove().unwrap();
-        assert!(!path.exists());
-        assert!(!end(root.path(), "test", Duration::ZERO).unwrap());
-        assert!(State::take(root.path(), "../x").is_err());
+        assert!(!path.exists() && !root.exists());
+        assert!(!end(root, "test", Duration::ZERO).unwrap());
+        assert!(State::take(root, "../x").is_err());
     }
 }

@@ -75,6 +75,12 @@ impl Mesh {
     ///
     /// The program must call [`entry::hidden`] first thing in its `main`, since it is started again as the supervisor.
     pub fn start(config: &UpConfig) -> Result<Mesh, Fault> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Fault::new(Code::HostUnable)
+                .in_phase(Phase::Start)
+                .fact("step", "make namespaces")
+                .fact("setting", "run as root"));
+        }
         let state = State::take(&config.state_root, &config.name)?;
         let mut host = RouteSocket::open()?;
         let network = Network::choose(&host.ipv4_routes()?)?;

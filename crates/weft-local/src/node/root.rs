@@ -27,7 +27,10 @@ pub(crate) fn build(launch: &Launch) -> io::Result<()> {
     fs::create_dir(&root)?;
 
     // 1. This machine's root, then every real file system mounted below it.
-    layer(stage, 0, Path::new("/"), &root)?;
+    if layer(stage, 0, Path::new("/"), &root).is_err() {
+        // An overlay of overlays, or a kernel without: the same files, but read-only.
+        read_only_view(&root)?;
+    }
     for (n, (point, kind)) in shown_mounts(&mounts, stage).into_iter().enumerate() {
         let target = root.join(point.strip_prefix("/").unwrap_or(&point));
         if OVERLAID.contains(&kind.as_str()) && point.is_dir() && layer(stage, n + 1, &point, &target).is_ok()
@@ -86,6 +89,40 @@ fn layer(stage: &Path, n: usize, lower: &Path, target: &Path) -> io::Result<()> 
     // The merged directory takes its owner and mode from the upper one.
     fs::set_permissions(&upper, fs::metadata(lower)?.permissions())?;
     overlay(lower, &upper, &work, target)
+}
+
+/// This machine's files without an overlay: every entry of `/` and of `/etc` by itself, so that those directories can hold
+/// the container's own.
+fn read_only_view(root: &Path) -> io::Result<()> {
+    tmpfs(root, "mode=755")?;
+    show_entries(Path::new("/"), root, |name| OWN.contains(&name) || name == "etc")?;
+    let etc = root.join("etc");
+    fs::create_dir(&etc)?;
+    show_entries(Path::new("/etc"), &etc, |name| {
+        matches!(name, "hosts" | "hostname" | "resolv.conf" | "nsswitch.conf")
+    })
+}
+
+fn show_entries(from: &Path, to: &Path, hidden: impl Fn(&str) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(from)?.flatten() {
+        if entry.file_name().to_str().is_none_or(&hidden) {
+            continue;
+        }
+        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
+        if kind.is_symlink() {
+            symlink(fs::read_link(entry.path())?, target)?;
+            continue;
+        }
+        if kind.is_dir() {
+            fs::create_dir(&target)?;
+        } else if kind.is_file() {
+            fs::write(&target, "")?;
+        } else {
+            continue;
+        }
+        bind(&entry.path(), &target, true)?;
+    }
+    Ok(())
 }
 
 /// The mount points to show, outer ones first, with their file systems' types.
@@ -192,7 +229,7 @@ fn etc(dir: &Path, files: &[(String, String)]) -> io::Result<()> {
         replace(&dir.join(name), content)?;
     }
     // Names are resolved by our DNS only: no nscd, no systemd-resolved, whatever this machine uses.
-    let old = fs::read_to_string(dir.join("nsswitch.conf")).unwrap_or_default();
+    let old = fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
     let mut lines: Vec<&str> = old.lines().filter(|l| !l.trim_start().starts_with("hosts:")).collect();
     lines.push("hosts: files dns");
     replace(&dir.join("nsswitch.conf"), &(lines.join("\n") + "\n"))
