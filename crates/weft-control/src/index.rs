@@ -88,11 +88,17 @@ impl Index {
             }
             Event::Replaced(objects) => {
                 let mut gone: BTreeSet<ObjectName> = K::table(self).names().into_iter().collect();
+                // What was there when the controller began is not a change.
+                let begins = gone.is_empty();
                 for object in objects {
                     match object {
                         Ok(object) => {
                             gone.remove(&object.meta().key());
+                            let notes = applied.notes.len();
                             self.put(Arc::new(object), &mut applied);
+                            if begins {
+                                applied.notes.truncate(notes);
+                            }
                         }
                         Err(bad) => {
                             gone.remove(&bad.meta.key());

@@ -409,3 +409,14 @@ fn an_object_that_turns_unreadable_is_void() {
     let texts: Vec<String> = store.journal.find("Server shop/s", 0).into_iter().map(|e| e.text).collect();
     assert!(texts.iter().any(|t| t.contains("expected a number")), "{texts:?}");
 }
+
+/// What was there at the start is not a change; what comes later is.
+#[test]
+fn the_journal_begins_empty() {
+    let store = Store::new(config());
+    store.apply([change::<Pod>(Event::Replaced(vec![Ok(object(pod("a", "10.77.0.2", true)))]))]);
+    assert!(store.journal.find("", 0).is_empty());
+    store.apply([change::<Pod>(Event::Replaced(vec![Ok(object(pod("b", "10.77.0.3", true)))]))]);
+    let said: Vec<String> = store.journal.find("", 0).into_iter().map(|e| e.subject).collect();
+    assert_eq!(said, ["Pod shop/b", "Pod shop/a"]);
+}

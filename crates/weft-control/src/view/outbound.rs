@@ -62,7 +62,7 @@ impl Subject for OutboundOf {
             OutboundTarget::Addr(addr) => match holder(reader, config, addr.ip(), Some(addr.port())) {
                 Holder::Service(service) => self
                     .of_service(reader, config, service, addr.port())
-                    .unwrap_or_else(|| undefined_port(service, addr.port())),
+                    .unwrap_or_else(undefined_port),
                 // Whoever is known has a profile with an identity, which a policy would hide.
                 Holder::Pod(_) | Holder::HostPort(..) | Holder::Contested(..) | Holder::External(_) => {
                     return None;
@@ -265,12 +265,10 @@ fn first(backend: Backend) -> Distribution {
 }
 
 /// A cluster address behaves as declared: other ports are refused.
-fn undefined_port(service: &Service, port: u16) -> OutboundPolicy {
+fn undefined_port() -> OutboundPolicy {
     let meta = Arc::new(Meta::default_named("undefined-port"));
     let route =
         OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends: Distribution::Empty, forbidden: true };
-    let reason = format!("Service {} does not define port {port}", service.metadata.key());
-    tracing::debug!(reason, "undefined port");
     OutboundPolicy { meta, protocol: OutboundProtocol::Opaque(OpaqueRoutes { routes: vec![route] }) }
 }
 

@@ -147,3 +147,34 @@ async fn a_kind_that_is_not_there_is_asked_for_again() {
     assert!(matches!(events.recv().await, Some(Event::Absent)));
     assert!(matches!(events.recv().await, Some(Event::Replaced(_))));
 }
+
+/// B55: a cut shows itself by silence; the first answer after it makes every watch connect again.
+#[tokio::test(start_paused = true)]
+async fn the_return_of_the_server_is_noticed() {
+    let (script, mut events, pulse) = run::<Service>(vec![list("5", &[]), stream(&[]), stream(&[])]);
+    assert!(matches!(events.recv().await, Some(Event::Replaced(_))));
+    let up = Arc::new(AtomicBool::new(true));
+    let version = up.clone();
+    let service = tower::service_fn(move |_: Request<Body>| {
+        let up = version.load(Ordering::Relaxed);
+        async move {
+            if !up {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Infallible>(json(200, serde_json::json!({"minor": "33"})))
+        }
+    });
+    let period = Duration::from_secs(5);
+    tokio::spawn(heartbeat(Client::new(service, "default"), pulse.clone(), period));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(script.asked().len(), 2, "no new watch while all is well");
+    assert!(pulse.silence() <= period);
+    up.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert!(pulse.silence() >= Duration::from_secs(85));
+    up.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let asked = script.asked();
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    assert!(asked[2].0.contains("resourceVersion=5"), "{asked:?}");
+}
