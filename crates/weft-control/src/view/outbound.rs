@@ -60,9 +60,9 @@ impl Subject for OutboundOf {
                 self.of_service(reader, config, service, *port)?
             }
             OutboundTarget::Addr(addr) => match holder(reader, config, addr.ip(), Some(addr.port())) {
-                Holder::Service(service) => self
-                    .of_service(reader, config, service, addr.port())
-                    .unwrap_or_else(undefined_port),
+                Holder::Service(service) => {
+                    self.of_service(reader, config, service, addr.port()).unwrap_or_else(undefined_port)
+                }
                 // Whoever is known has a profile with an identity, which a policy would hide.
                 Holder::Pod(_) | Holder::HostPort(..) | Holder::Contested(..) | Holder::External(_) => {
                     return None;
