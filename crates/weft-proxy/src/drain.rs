@@ -37,11 +37,6 @@ impl Signal {
             forward
         });
     }
-
-    /// Connections and listeners that still hold a [`Watch`].
-    pub fn holders(&self) -> usize {
-        self.0.receiver_count()
-    }
 }
 
 impl Watch {

@@ -24,12 +24,16 @@ const STALL: Duration = Duration::from_millis(500);
 pub struct Heart {
     name: String,
     epoch: Instant,
+    /// After `epoch`; [`NOT_YET`] before the first beat.
     last_ms: AtomicU64,
 }
 
+/// A worker that has not started cannot stall.
+const NOT_YET: u64 = u64::MAX;
+
 impl Heart {
     pub fn new(name: String) -> Arc<Self> {
-        Arc::new(Heart { name, epoch: Instant::now(), last_ms: AtomicU64::new(0) })
+        Arc::new(Heart { name, epoch: Instant::now(), last_ms: AtomicU64::new(NOT_YET) })
     }
 
     /// Beats; runs on the worker for as long as it lives.
@@ -160,8 +164,10 @@ mod tests {
         let id = Identity::parse("a.b").unwrap();
         let (recorder, mut journal) = Recorder::new(metrics.clone(), "ns/pod".into(), &id);
         let mut heart = Arc::into_inner(Heart::new("worker-0".into())).unwrap();
-        // Long ago it started, and it has not beaten since.
         heart.epoch -= Duration::from_secs(7);
+        assert_eq!(heart.silent_for(), Duration::ZERO, "it has not started");
+        // Its only beat was long ago.
+        heart.last_ms.store(0, Relaxed);
         let heart = Arc::new(heart);
         let mut listener = Listener {
             hearts: vec![heart.clone()],

@@ -237,7 +237,8 @@ fn identity(vars: &mut Vars<'_>) -> Option<IdentitySettings> {
     let server_name = vars.parse("IDENTITY_SERVER_NAME", "a DNS-like name", |text| {
         Identity::parse(text).ok().filter(|id| !id.is_uri())
     });
-    if own.is_none() && !vars.has_faults() {
+    // A value that does not parse is recorded already.
+    if vars.text("IDENTITY_SERVER_ID").or_else(|| vars.text("IDENTITY_LOCAL_NAME")).is_none() {
         vars.missing("IDENTITY_LOCAL_NAME", NAME);
     }
     let trust_anchors_pem = vars.required("IDENTITY_TRUST_ANCHORS", "certificates in PEM");

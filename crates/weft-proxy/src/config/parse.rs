@@ -24,10 +24,6 @@ impl<'a> Vars<'a> {
         }
     }
 
-    pub(super) fn has_faults(&self) -> bool {
-        !self.faults.is_empty()
-    }
-
     /// Records that `name` is unusable.
     pub(super) fn reject(&mut self, name: &str, value: &str, expected: &str) {
         // Values are shown so that they can be found; trust anchors and the like are long and say little.

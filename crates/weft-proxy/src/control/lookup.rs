@@ -162,7 +162,11 @@ impl<M: Send + 'static> Lookup<M> {
                 self.ask_beside();
                 // The new question has to be polled once, so that it can wake this task.
                 cx.waker().wake_by_ref();
-                return Poll::Ready(Told::Slow(silent(&self.service, &self.subject, self.asked.0.elapsed())));
+                return Poll::Ready(Told::Slow(if self.service.is_connected() {
+                    silent(&self.service, &self.subject, self.asked.0.elapsed())
+                } else {
+                    self.service.down()
+                }));
             }
         }
         // 4. Time to ask again.

@@ -3,6 +3,8 @@
 pub mod connection;
 pub mod lookup;
 pub mod report;
+#[cfg(test)]
+mod tests;
 
 use crate::{config::ControlAddr, identity};
 use connection::Connection;
@@ -83,6 +85,10 @@ impl Service {
         Err(self.down())
     }
 
+    pub fn is_connected(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Up(connection) if connection.is_open())
+    }
+
     /// Why there is no connection now.
     pub fn down(&self) -> Fault {
         let fault = Fault::new(Code::ControllerUnreachable)
@@ -153,17 +159,4 @@ async fn keep_up(dialer: Dialer, publish: watch::Sender<State>) {
 pub fn backoff((first, last): (Duration, Duration), failures: u32) -> Duration {
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(last);
     doubled.mul_f64(0.9 + rand::rng().random::<f64>() * 0.2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_double_up_to_the_last() {
-        for (failures, expected) in [(1, 100), (2, 200), (4, 800), (8, 10_000), (60, 10_000)] {
-            let delay = backoff(CONNECT_BACKOFF, failures).as_millis();
-            assert!((expected * 9 / 10..=expected * 11 / 10).contains(&delay), "{failures}: {delay}");
-        }
-    }
 }

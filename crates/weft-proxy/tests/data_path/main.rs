@@ -4,3 +4,4 @@ mod harness;
 mod inbound;
 mod outbound;
 mod pair;
+mod process;
