@@ -286,12 +286,10 @@ async fn call(api: &Api, hook: &Value, seconds: u64, body: String) -> Result<Val
     let bundle = base64::engine::general_purpose::STANDARD
         .decode(meta::text(config, "/caBundle"))
         .map_err(|e| format!("caBundle: {e}"))?;
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&bundle) {
-        let certificate = certificate.map_err(|e| format!("caBundle: {e}"))?;
-        roots.add(certificate).map_err(|e| format!("caBundle: {e}"))?;
-    }
-    let client = tls::client(roots);
+    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&bundle)
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("caBundle: {e}"))?;
+    let client = tls::client(certificates).map_err(|e| format!("caBundle: {e}"))?;
     let server = ServerName::try_from(target.host.clone()).map_err(|e| e.to_string())?;
     let stream = tokio_rustls::TlsConnector::from(Arc::new(client))
         .connect(server, stream)

@@ -70,12 +70,13 @@ fn default_value(schema: &Value, value: &mut Value, depth: usize) {
     match value {
         Value::Object(map) => {
             for (key, inner) in schema["properties"].as_object().into_iter().flatten() {
-                let absent = match map.get(key) {
-                    None => true,
-                    Some(Value::Null) => inner["nullable"] != json!(true),
-                    Some(_) => false,
-                };
-                if absent && let Some(default) = inner.get("default") {
+                // A null where none is allowed counts as nothing.
+                if map.get(key).is_some_and(Value::is_null) && inner["nullable"] != json!(true) {
+                    map.shift_remove(key);
+                }
+                if !map.contains_key(key)
+                    && let Some(default) = inner.get("default")
+                {
                     map.insert(key.clone(), default.clone());
                 }
                 if let Some(value) = map.get_mut(key) {
@@ -360,6 +361,9 @@ mod tests {
         let mut object = json!({ "spec": { "mode": "Fast" } });
         apply_defaults(&schema(), &mut object);
         assert_eq!(object["spec"]["replicas"], 1);
+        let mut object = json!({ "spec": { "mode": "Fast", "replicas": null, "port": null } });
+        apply_defaults(&schema(), &mut object);
+        assert_eq!(object["spec"], json!({ "mode": "Fast", "replicas": 1 }));
     }
 
     #[test]

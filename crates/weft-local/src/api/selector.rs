@@ -12,6 +12,8 @@ enum Term {
     NotIn(String, Vec<String>),
     Exists(String),
     Absent(String),
+    /// Greater than the number, or less.
+    Compared(String, std::cmp::Ordering, i64),
 }
 
 /// A parsed label selector; all terms must hold.
@@ -71,6 +73,9 @@ impl LabelSelector {
             Term::NotIn(key, values) => value(key).is_none_or(|v| values.iter().all(|wanted| wanted != v)),
             Term::Exists(key) => value(key).is_some(),
             Term::Absent(key) => value(key).is_none(),
+            Term::Compared(key, order, number) => {
+                value(key).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v.cmp(number) == *order)
+            }
         })
     }
 
@@ -92,6 +97,8 @@ impl std::fmt::Display for LabelSelector {
                 Term::NotIn(key, values) => write!(f, "{key} notin ({})", values.join(","))?,
                 Term::Exists(key) => f.write_str(key)?,
                 Term::Absent(key) => write!(f, "!{key}")?,
+                Term::Compared(key, std::cmp::Ordering::Greater, number) => write!(f, "{key}>{number}")?,
+                Term::Compared(key, _, number) => write!(f, "{key}<{number}")?,
             }
         }
         Ok(())
@@ -134,6 +141,12 @@ fn parse_term(part: &str) -> Option<Term> {
         let value = value.strip_prefix('=').unwrap_or(value).trim();
         return (key_ok(key) && !value.contains(['=', ' ']))
             .then(|| Term::In(key.to_owned(), vec![value.to_owned()]));
+    }
+    for (sign, order) in [('>', std::cmp::Ordering::Greater), ('<', std::cmp::Ordering::Less)] {
+        if let Some((key, number)) = part.split_once(sign) {
+            let (key, number) = (key.trim(), number.trim().parse().ok()?);
+            return key_ok(key).then(|| Term::Compared(key.to_owned(), order, number));
+        }
     }
     let Some((key, rest)) = part.split_once(char::is_whitespace) else {
         return key_ok(part).then(|| Term::Exists(part.to_owned()));
@@ -206,7 +219,7 @@ mod tests {
 
     #[test]
     fn label_terms() {
-        let labels = json!({ "app": "web", "tier": "front" });
+        let labels = json!({ "app": "web", "tier": "front", "n": "4" });
         let labels = labels.as_object();
         for (text, expected) in [
             ("", true),
@@ -219,6 +232,8 @@ mod tests {
             ("!other,app=web", true),
             ("other!=x", true),
             ("app=api", false),
+            ("n > 3,n<5", true),
+            ("n>4", false),
         ] {
             assert_eq!(LabelSelector::parse(text).unwrap().matches(labels), expected, "{text}");
         }

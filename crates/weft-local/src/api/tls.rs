@@ -10,7 +10,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde_json::json;
 use weft_fault::{Code, Fault};
 
@@ -83,13 +86,72 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// A client that trusts only the given roots.
-pub fn client(roots: rustls::RootCertStore) -> rustls::ClientConfig {
-    rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .expect("the provider has cipher suites for the default versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth()
+/// A client that trusts only the given certificates: as authorities, or, for those who sign their own, as themselves.
+pub(super) fn client(trusted: Vec<CertificateDer<'static>>) -> Result<rustls::ClientConfig, rustls::Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in &trusted {
+        roots.add(certificate.clone())?;
+    }
+    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|e| rustls::Error::General(e.to_string()))?;
+    let config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier { usual, trusted }))
+        .with_no_client_auth();
+    Ok(config)
+}
+
+/// The usual verification, and beside it: a certificate that is itself in the bundle, if it has the server's name.
+/// Many a webhook's certificate is its own authority, which the usual verification refuses on principle.
+#[derive(Debug)]
+struct Verifier {
+    usual: Arc<WebPkiServerVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let usual = self.usual.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        let own_authority =
+            matches!(&usual, Err(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(_))));
+        if own_authority && self.trusted.iter().any(|trusted| trusted == certificate) {
+            let parsed = rustls::server::ParsedCertificate::try_from(certificate)?;
+            rustls::client::verify_server_name(&parsed, name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        usual
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
 }
 
 /// A kubeconfig with one cluster, one user and one context, all called `weft`. It holds the administrator's token:
