@@ -1,7 +1,8 @@
 //! What every connection sees: one [`Mesh`] per process, shared by the workers and the agent.
 
 use crate::{
-    config::Config, discovery::Discovery, drain, identity, metrics::Metrics, record::Recorder, watchdog::Gaps,
+    config::Config, discovery::Discovery, drain, identity, inbound::limit::Limits, metrics::Metrics,
+    record::Recorder, watchdog::Gaps,
 };
 use std::sync::Arc;
 
@@ -13,4 +14,6 @@ pub struct Mesh {
     pub recorder: Arc<Recorder>,
     pub drain: drain::Watch,
     pub gaps: Gaps,
+    /// Rate limits of this proxy's ports.
+    pub limits: Limits,
 }

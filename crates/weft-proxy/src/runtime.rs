@@ -127,6 +127,7 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
         recorder,
         drain,
         gaps,
+        limits: Default::default(),
         config,
     });
 

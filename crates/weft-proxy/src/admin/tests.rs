@@ -48,8 +48,16 @@ async fn bench(changes: &[(&str, &str)]) -> Bench {
     let (handle, publisher) = identity::Handle::new(own);
     let (discovery, _fixed) = Discovery::fixed(config.inbound.default_policy.clone());
     let (signal, drain) = drain::channel();
-    let mesh =
-        Arc::new(Mesh { config, identity: handle, discovery, metrics, recorder, drain, gaps: Gaps::none() });
+    let mesh = Arc::new(Mesh {
+        config,
+        identity: handle,
+        discovery,
+        metrics,
+        recorder,
+        drain,
+        gaps: Gaps::none(),
+        limits: Default::default(),
+    });
     let (send, shutdown) = mpsc::channel(1);
     let log = Arc::new(Log::detached("warn"));
     let admin = Arc::new(Admin { mesh, log, serving: AtomicBool::new(false), shutdown: send });

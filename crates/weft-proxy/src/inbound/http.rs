@@ -1,6 +1,6 @@
 //! Inbound HTTP: every request is decided on its own.
 
-use super::Connection;
+use super::{Connection, limit::Limiter};
 use crate::{
     detect::Protocol,
     http::{
@@ -44,6 +44,8 @@ struct Requests {
     detail: Detail,
     closing: Closing,
     counted: RefCell<Vec<Counted>>,
+    /// The policy last seen, and what it makes this client pass.
+    limiter: RefCell<Option<(Arc<ServerPolicy>, Option<Limiter>)>>,
 }
 
 /// The counters of one permit, so that a request formats no label.
@@ -77,6 +79,7 @@ pub(super) async fn relay(
         detail: if meshed { Detail::Full } else { Detail::Code },
         closing: Closing::default(),
         counted: RefCell::default(),
+        limiter: RefCell::default(),
     });
     server::serve(io, protocol, &mesh.config.inbound.h2, &mesh.drain, requests).await
 }
@@ -167,6 +170,7 @@ impl Requests {
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
+        self.limit(&policy)?;
         let upgrades = carried.is_none() && headers::wants_upgrade(&request);
         let connects = upgrades && request.method() == Method::CONNECT;
         let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
@@ -224,6 +228,27 @@ impl Requests {
         }
         worker.in_flight.set(now + 1);
         Ok(InFlight(&worker.in_flight))
+    }
+
+    /// Takes a share of the port's rate limit, if it has one.
+    fn limit(&self, policy: &Arc<ServerPolicy>) -> Result<(), Fault> {
+        let connection = &self.connection;
+        let mut limiter = self.limiter.borrow_mut();
+        if !limiter.as_ref().is_some_and(|(seen, _)| Arc::ptr_eq(seen, policy)) {
+            let limits = &connection.worker.mesh.limits;
+            let found = limits.limiter(connection.app.port(), policy, connection.tls.client_id());
+            *limiter = Some((policy.clone(), found));
+        }
+        let Some((_, Some(limiter))) = &*limiter else { return Ok(()) };
+        limiter.admit().map_err(|whose| {
+            let labels = Labels::new().with("target_addr", connection.app).policy("srv", &policy.meta);
+            connection.worker.mesh.metrics.counter(Count::InboundRateLimit, &labels).add(1);
+            Fault::new(Code::RateLimited)
+                .in_phase(Phase::Authorize)
+                .about(connection.app)
+                .peer(connection.client)
+                .fact("limit", whose)
+        })
     }
 
     fn authorize<'p>(

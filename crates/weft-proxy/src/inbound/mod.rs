@@ -2,6 +2,7 @@
 
 mod direct;
 mod http;
+pub mod limit;
 mod opaque;
 mod refuse;
 

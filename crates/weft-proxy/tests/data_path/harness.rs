@@ -93,6 +93,7 @@ pub(crate) fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, mor
         recorder,
         drain: watch,
         gaps: weft_proxy::watchdog::Gaps::none(),
+        limits: Default::default(),
     });
     let options = Options::default();
     let listen = Listener::new(inbound, options).unwrap().pretending(app);

@@ -12,7 +12,7 @@ use weft_fault::Code;
 use weft_model::{
     http::{HttpMatch, PathMatch},
     identity::Identity,
-    inbound::{Authn, HttpPolicy, Protocol, Route, Rule},
+    inbound::{Authn, HttpPolicy, Protocol, RateLimit, Route, Rule},
 };
 use weft_testkit::{pki::Pki, raw};
 use weft_tls::{
@@ -171,6 +171,26 @@ fn proxy(pki: &Pki, name: &str, app: std::net::SocketAddr, dst: std::net::Socket
 /// Accepts one connection and hands it over.
 async fn accepting() -> (TcpListener, std::net::SocketAddr) {
     raw::listener().await
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_rate_limit_is_shared_by_all_connections() {
+    let (pki, app) = (Pki::new(), app().await);
+    let proxy = proxy(&pki, "store", app.addr, nowhere());
+    let rate_limit =
+        RateLimit { meta: meta("limit"), total: Some(3), per_identity: None, overrides: Vec::new() };
+    let http = HttpPolicy { routes: Vec::new(), rate_limit: Some(rate_limit) };
+    let protocol = Protocol::Detect { timeout: std::time::Duration::from_secs(10), http };
+    proxy.told.inbound(app.addr.port(), server(protocol, Authn::Unauthenticated));
+    let mut refused = 0;
+    // However slow this machine is: it needs a third of a second for each request to escape the limit.
+    for _ in 0..30 {
+        let (head, _) = raw::http(proxy.inbound, "GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+        if head.starts_with("HTTP/1.1 429") && head.contains("l5d-proxy-error: LIM-002") {
+            refused += 1;
+        }
+    }
+    assert!(refused > 0 && app.count() == 30 - refused, "{refused} refused, {} served", app.count());
 }
 
 #[tokio::test(flavor = "local")]
