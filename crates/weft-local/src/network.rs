@@ -26,8 +26,8 @@ impl Network {
         Some(Network { pods: range(second), services: range(second.checked_add(1)?) })
     }
 
-    /// The first pair that this machine does not route yet.
-    pub fn choose(routes: &[ExistingRoute]) -> Result<Self, Fault> {
+    /// The pairs that this machine does not route yet, the usual one first.
+    pub fn free(routes: &[ExistingRoute]) -> Vec<Self> {
         // A default route covers everything and collides with nothing.
         let taken: Vec<Ipv4Net> = routes
             .iter()
@@ -35,12 +35,20 @@ impl Network {
             .filter_map(|r| Ipv4Net::new(r.destination, r.prefix).ok())
             .collect();
         let free = |range: Ipv4Net| !taken.iter().any(|t| t.contains(&range) || range.contains(t));
-        (0..u8::MAX).map_while(Self::pair).find(|n| free(n.pods) && free(n.services)).ok_or_else(|| {
-            Fault::new(Code::HostUnable)
-                .in_phase(Phase::Start)
-                .fact("step", "choose addresses")
-                .fact("setting", "a free pair of /16 networks between 10.77.0.0 and 10.255.0.0")
-        })
+        (0..u8::MAX).map_while(Self::pair).filter(|n| free(n.pods) && free(n.services)).collect()
+    }
+
+    /// The addresses of a mesh that has nothing to collide with.
+    pub fn usual() -> Self {
+        Self::pair(0).expect("the first pair exists")
+    }
+
+    /// Every pair is taken.
+    pub fn none_free() -> Fault {
+        Fault::new(Code::HostUnable)
+            .in_phase(Phase::Start)
+            .fact("step", "choose addresses")
+            .fact("setting", "a free pair of /16 networks between 10.77.0.0 and 10.255.0.0")
     }
 
     fn host(range: Ipv4Net, third: u8, fourth: u8) -> Ipv4Addr {
@@ -86,17 +94,17 @@ mod tests {
     fn takes_the_first_free_pair() {
         let check = |routes: &[&str], pods: &str| {
             let routes: Vec<_> = routes.iter().map(|r| route(r)).collect();
-            assert_eq!(Network::choose(&routes).unwrap().pods.to_string(), pods, "{routes:?}");
+            assert_eq!(Network::free(&routes)[0].pods.to_string(), pods, "{routes:?}");
         };
         check(&["0.0.0.0/0", "192.168.1.0/24"], "10.77.0.0/16");
         check(&["10.77.3.0/24"], "10.79.0.0/16");
         check(&["10.78.0.0/16", "10.80.1.1/32"], "10.81.0.0/16");
-        assert!(Network::choose(&[route("10.0.0.0/8")]).is_err());
+        assert!(Network::free(&[route("10.0.0.0/8")]).is_empty());
     }
 
     #[test]
     fn addresses() {
-        let n = Network::choose(&[]).unwrap();
+        let n = Network::usual();
         assert_eq!(n.node_ip().to_string(), "10.77.0.1");
         assert_eq!(n.pod_ips().next().unwrap().to_string(), "10.77.0.2");
         assert_eq!(n.dns_ip().to_string(), "10.78.0.10");

@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 use weft_fault::{Code, Fault, Phase};
-use weft_net::{netlink::route::RouteSocket, process::Pidfd};
+use weft_net::{
+    netlink::{NetlinkError, route::RouteSocket},
+    process::Pidfd,
+};
 
 /// Below this, one directory per mesh.
 pub const ROOT: &str = "/run/weft";
@@ -24,6 +27,8 @@ struct Holder {
     pid: u32,
     boot_id: String,
     host_link: String,
+    /// The link's index, which no other link has until the machine starts again; 0 while it is being made.
+    host_link_index: u32,
 }
 
 /// The state directory of one mesh, held by this process until dropped.
@@ -59,9 +64,14 @@ impl State {
         &self.path
     }
 
-    /// Notes who runs the mesh and which link it is about to make.
-    pub fn write_holder(&self, host_link: &str) -> Result<(), Fault> {
-        let holder = Holder { pid: std::process::id(), boot_id: boot_id(), host_link: host_link.to_string() };
+    /// Notes who runs the mesh, and its link: before it is made with index 0, and after.
+    pub fn write_holder(&self, host_link: &str, host_link_index: u32) -> Result<(), Fault> {
+        let holder = Holder {
+            pid: std::process::id(),
+            boot_id: boot_id(),
+            host_link: host_link.to_string(),
+            host_link_index,
+        };
         let json = serde_json::to_vec(&holder).map_err(|e| bad_state(&self.path, e.into()))?;
         self.write("holder.json", &json)
     }
@@ -215,12 +225,23 @@ fn sweep(path: &Path) -> io::Result<()> {
         && !holder.host_link.is_empty()
         && let Ok(mut route) = RouteSocket::open()
     {
-        route.delete_link(&holder.host_link).map_err(|e| e.error)?;
+        delete_own_link(&mut route, &holder).map_err(|e| e.error)?;
     }
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
+}
+
+/// The name may be another mesh's by now: only the link with the index noted is ours, or one that was not finished.
+fn delete_own_link(route: &mut RouteSocket, holder: &Holder) -> Result<(), NetlinkError> {
+    let ours = match route.link_index(&holder.host_link) {
+        Ok(index) if holder.host_link_index != 0 => index == holder.host_link_index,
+        Ok(_) => route.has_link(&format!("{}-in", holder.host_link))?,
+        Err(e) if e.absent() => false,
+        Err(e) => return Err(e),
+    };
+    if ours { route.delete_link(&holder.host_link) } else { Ok(()) }
 }
 
 fn boot_id() -> String {

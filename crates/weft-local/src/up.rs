@@ -83,12 +83,11 @@ impl Mesh {
         }
         let state = State::take(&config.state_root, &config.name)?;
         let mut host = RouteSocket::open()?;
-        let network = Network::choose(&host.ipv4_routes()?)?;
-        if network != Network::choose(&[])? {
+        let (network, link) = reserve(&mut host, &state)?;
+        if network != Network::usual() {
             tracing::warn!(pods = %network.pods, services = %network.services,
-                "the usual addresses are routed elsewhere on this machine; taking the next free ones");
+                "the usual addresses are in use on this machine; taking the next free ones");
         }
-        state.write_holder(&network.host_link())?;
 
         // 1. What must be of the outside: the API's listener, and a socket to the name servers.
         let wrap = |step| move |e: io::Error| start_failed(step, e);
@@ -128,7 +127,7 @@ impl Mesh {
         loop {
             match mesh.receive()? {
                 FromSupervisor::Namespaces => {
-                    let made = link_host(&mut host, &network, mesh.supervisor.id());
+                    let made = link_host(&mut host, &network, link, mesh.supervisor.id());
                     if let Err(e) = &made {
                         tracing::warn!(error = %e, "no link between this machine and the mesh");
                     }
@@ -261,17 +260,49 @@ fn spawn_supervisor(state: &State, channel: Channel) -> Result<Child, Fault> {
     })
 }
 
-/// The link between this machine and the mesh, with routes to pods and services.
-fn link_host(host: &mut RouteSocket, network: &Network, supervisor: u32) -> Result<(), Fault> {
-    let [_, b, ..] = network.pods.network().octets();
-    let link = host.create_veth(&VethPair {
-        name: &network.host_link(),
-        mac: [2, 0x77, b, 0, 0, 1],
-        peer_name: "host0",
-        peer_mac: [2, 0x77, b, 0, 0, 2],
-        peer_index: 2,
-        peer_namespace: PeerNamespace::Pid(supervisor),
-    })?;
+/// Both ends of the link between this machine and the mesh.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    here: u32,
+    there: u32,
+}
+
+/// Takes addresses that nobody uses, by making the link whose name goes with them: only one mesh can.
+fn reserve(host: &mut RouteSocket, state: &State) -> Result<(Network, Link), Fault> {
+    for network in Network::free(&host.ipv4_routes()?) {
+        let [_, b, ..] = network.pods.network().octets();
+        let name = network.host_link();
+        if host.has_link(&name)? {
+            continue;
+        }
+        // Before it is made, so that it is found if this process is killed in between.
+        state.write_holder(&name, 0)?;
+        let there = format!("{name}-in");
+        let made = host.create_veth(&VethPair {
+            name: &name,
+            mac: [2, 0x77, b, 0, 0, 1],
+            peer_name: &there,
+            peer_mac: [2, 0x77, b, 0, 0, 2],
+            peer_index: 0,
+            peer_namespace: PeerNamespace::Same,
+        });
+        match made {
+            Ok(here) => {
+                state.write_holder(&name, here)?;
+                return Ok((network, Link { here, there: host.link_index(&there)? }));
+            }
+            // Somebody else was quicker.
+            Err(e) if e.exists() => state.write_holder("", 0)?,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Err(Network::none_free())
+}
+
+/// Gives the mesh its end of the link, and this machine routes to pods and services.
+fn link_host(host: &mut RouteSocket, network: &Network, link: Link, supervisor: u32) -> Result<(), Fault> {
+    host.move_link(link.there, supervisor, "host0")?;
+    let link = link.here;
     host.add_addresses(link, &[(network.host_ip().into(), 32)])?;
     let routes = [network.pods, network.services].map(|range| Route {
         destination: range.network().into(),

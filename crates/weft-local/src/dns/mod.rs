@@ -181,7 +181,7 @@ mod tests {
             slice("many", json!(many), json!([])),
         ]));
         let (_, services) = watch::channel(Arc::new(all));
-        Dns::new(Network::choose(&[]).unwrap(), "cluster.local", services, outside)
+        Dns::new(Network::usual(), "cluster.local", services, outside)
     }
 
     fn question(name: &str) -> Message {

@@ -246,7 +246,7 @@ mod tests {
 
     fn ground() -> Ground {
         Ground {
-            network: Network::choose(&[]).unwrap(),
+            network: Network::usual(),
             cluster_domain: "cluster.local".into(),
             stage: "/s".into(),
             weft: "/w".into(),

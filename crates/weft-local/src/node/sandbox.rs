@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn addresses_come_round_late() {
-        let network = Network::choose(&[]).unwrap();
+        let network = Network::usual();
         let mut addresses = Addresses::default();
         let first = addresses.take(&network).unwrap();
         let second = addresses.take(&network).unwrap();

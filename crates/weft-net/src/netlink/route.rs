@@ -26,8 +26,8 @@ pub type Mac = [u8; 6];
 #[derive(Clone, Copy, Debug)]
 pub enum PeerNamespace<'a> {
     Fd(BorrowedFd<'a>),
-    /// The namespace of this process.
-    Pid(u32),
+    /// Where this end is.
+    Same,
 }
 
 /// A pair of virtual Ethernet devices to create.
@@ -37,7 +37,7 @@ pub struct VethPair<'a> {
     pub mac: Mac,
     pub peer_name: &'a str,
     pub peer_mac: Mac,
-    /// The peer's interface index in its namespace.
+    /// The peer's interface index in its namespace; 0 lets the kernel choose.
     pub peer_index: u32,
     pub peer_namespace: PeerNamespace<'a>,
 }
@@ -81,14 +81,23 @@ impl RouteSocket {
                 let mut peer = Attrs(ifinfo(pair.peer_index, false));
                 peer.attr(3, &zero_ended(pair.peer_name)).attr(1, &pair.peer_mac);
                 match pair.peer_namespace {
-                    PeerNamespace::Fd(fd) => peer.attr(28, &fd.as_raw_fd().to_ne_bytes()),
-                    PeerNamespace::Pid(pid) => peer.attr(19, &pid.to_ne_bytes()),
-                };
+                    PeerNamespace::Fd(fd) => {
+                        peer.attr(28, &fd.as_raw_fd().to_ne_bytes());
+                    }
+                    PeerNamespace::Same => {}
+                }
                 data.attr(1, &peer.0);
             });
         });
         self.0.send_each(&[m])?;
         self.link_index(pair.name)
+    }
+
+    /// Moves a link into the network namespace of a process, under a new name.
+    pub fn move_link(&mut self, interface: u32, process: u32, name: &str) -> Result<(), NetlinkError> {
+        let mut m = link_message("move a link", RTM_NEWLINK, 0, interface, false);
+        m.attr(3, &zero_ended(name)).attr(19, &process.to_ne_bytes());
+        self.0.send_each(&[m])
     }
 
     /// Deletes a link (and with it its peer). A link that is not there is no error.
