@@ -20,6 +20,9 @@ use weft_tls::{bundle::TrustBundle, credentials::Client as TlsClient};
 /// Delays between attempts: doubled from the first to the second, with a fifth of it random.
 pub const CONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
+/// A connection that lasted so long was a good one.
+const LASTED: Duration = Duration::from_secs(5);
+
 /// How it stands with the connection to one service.
 #[derive(Clone, Debug)]
 enum State {
@@ -130,13 +133,17 @@ async fn keep_up(dialer: Dialer, publish: watch::Sender<State>) {
         let fault = match connected {
             Ok((connection, ended)) => {
                 tracing::debug!(service = dialer.name, peer = %connection.peer(), "connected");
-                failures = 0;
                 publish.send_replace(State::Up(connection));
+                let up = Instant::now();
                 let fault = tokio::select! {
                     fault = ended => fault,
                     () = publish.closed() => return,
                 };
                 since = Instant::now();
+                // A peer that accepts and hangs up at once is as good as one that refuses.
+                if up.elapsed() >= LASTED {
+                    failures = 0;
+                }
                 fault
             }
             Err(fault) => fault,

@@ -199,7 +199,7 @@ pub(crate) async fn run(
         doubted: HashMap::new(),
     };
     for port in agent.idle.permanent.clone() {
-        agent.port(port, watch::channel(agent.shared.default_policy.clone()).0);
+        agent.port(port, watch::channel(agent.shared.default_policy(port)).0);
     }
     agent.store();
     let mut sweep = tokio::time::interval(SWEEP);

@@ -2,7 +2,13 @@
 
 use super::{Ask, Destination, Discovery, EndpointsState, Known, Lookup, Progress, Shared, Snapshot};
 use parking_lot::Mutex;
-use std::{collections::HashMap, hash::Hash, net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
+    net::SocketAddr,
+    sync::Arc,
+    time::Instant,
+};
 use tokio::sync::{mpsc, watch};
 use weft_fault::Code;
 use weft_model::{inbound::ServerPolicy, outbound::Endpoints};
@@ -21,7 +27,7 @@ pub struct Fixed {
 impl Discovery {
     /// For tests: a discovery without a controller.
     pub fn fixed(default_policy: Arc<ServerPolicy>) -> (Discovery, Fixed) {
-        let (shared, questions) = Shared::new(default_policy);
+        let (shared, questions) = Shared::new(default_policy, BTreeSet::new());
         let fixed = Fixed {
             shared: shared.clone(),
             destinations: Mutex::default(),

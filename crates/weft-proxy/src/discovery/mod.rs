@@ -17,7 +17,7 @@ mod tests;
 
 use arc_swap::ArcSwap;
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::Hash,
     net::SocketAddr,
     sync::{
@@ -29,7 +29,7 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_model::{
-    inbound::ServerPolicy,
+    inbound::{Protocol, ServerPolicy},
     outbound::{Endpoints, OutboundPolicy, Profile},
 };
 
@@ -107,7 +107,10 @@ pub(crate) struct Shared {
     pub(crate) destinations: Snapshot<SocketAddr, Progress>,
     pub(crate) endpoints: Snapshot<String, Arc<EndpointsState>>,
     pub(crate) ports: Snapshot<u16, Arc<ServerPolicy>>,
-    pub(crate) default_policy: Arc<ServerPolicy>,
+    default_policy: Arc<ServerPolicy>,
+    /// The default policy of ports whose bytes are not to be looked at.
+    opaque_policy: Arc<ServerPolicy>,
+    opaque_ports: BTreeSet<u16>,
     asks: mpsc::Sender<Ask>,
     epoch: Instant,
 }
@@ -133,9 +136,16 @@ impl<T> Known<T> {
 }
 
 impl Shared {
-    pub(crate) fn new(default_policy: Arc<ServerPolicy>) -> (Arc<Self>, mpsc::Receiver<Ask>) {
+    pub(crate) fn new(
+        default_policy: Arc<ServerPolicy>,
+        opaque_ports: BTreeSet<u16>,
+    ) -> (Arc<Self>, mpsc::Receiver<Ask>) {
         let (asks, questions) = mpsc::channel(ASK_QUEUE);
+        let opaque_policy =
+            Arc::new(ServerPolicy { protocol: Protocol::Opaque, ..ServerPolicy::clone(&default_policy) });
         let shared = Shared {
+            opaque_policy,
+            opaque_ports,
             destinations: Snapshot::default(),
             endpoints: Snapshot::default(),
             ports: Snapshot::default(),
@@ -144,6 +154,15 @@ impl Shared {
             epoch: Instant::now(),
         };
         (Arc::new(shared), questions)
+    }
+
+    /// What holds for a port until the controller speaks.
+    pub(crate) fn default_policy(&self, port: u16) -> Arc<ServerPolicy> {
+        if self.opaque_ports.contains(&port) {
+            self.opaque_policy.clone()
+        } else {
+            self.default_policy.clone()
+        }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -224,7 +243,7 @@ impl Discovery {
     pub fn inbound(&self, port: u16) -> watch::Receiver<Arc<ServerPolicy>> {
         let shared = &self.shared;
         shared.find(&shared.ports, &port).unwrap_or_else(|| {
-            let (send, receive) = watch::channel(shared.default_policy.clone());
+            let (send, receive) = watch::channel(shared.default_policy(port));
             shared.ask(Ask::Inbound(port, send));
             receive
         })

@@ -13,7 +13,7 @@ use crate::{
     record::Recorder,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -71,7 +71,7 @@ async fn bench() -> Bench {
         memory: Default::default(),
         recorder,
     });
-    let (shared, questions) = Shared::new(server_policy("default"));
+    let (shared, questions) = Shared::new(server_policy("default"), BTreeSet::from([3306]));
     let discovery = Discovery::new(shared.clone());
     let idle = Idle {
         outbound: Duration::from_secs(5),
@@ -265,6 +265,8 @@ async fn a_ports_policy_is_the_default_until_the_controller_speaks() {
     let bench = bench().await;
     let mut policy = bench.discovery.inbound(80);
     assert_eq!(policy.borrow().meta.name(), "default");
+    assert!(matches!(policy.borrow().protocol, Protocol::Detect { .. }));
+    assert_eq!(bench.discovery.inbound(3306).borrow().protocol, Protocol::Opaque);
     bench.controller.server(80, Step::Say(ServerPolicy::clone(&server_policy("mine"))));
     until(&mut policy, |policy| policy.meta.name() == "mine").await;
     bench.controller.server(80, Step::End(Grpc::Unavailable));
