@@ -192,7 +192,9 @@ impl PathMatch {
             PathMatch::Prefix(prefix) => {
                 let bare = prefix.trim_end_matches('/');
                 let rest = path.strip_prefix(bare)?;
-                (rest.is_empty() || rest.starts_with('/')).then_some(PathSpecificity::Prefix(prefix.len()))
+                // "/" takes every request, also `OPTIONS *`, whose target is no path.
+                let whole = bare.is_empty() || rest.is_empty() || rest.starts_with('/');
+                whole.then_some(PathSpecificity::Prefix(prefix.len()))
             }
             PathMatch::Regex(re) => whole(re, path).then_some(PathSpecificity::Regex(re.as_str().len())),
         }
@@ -299,6 +301,8 @@ mod tests {
         assert!(fits(PathMatch::Prefix("/a/".into()), "/a"));
         assert!(!fits(PathMatch::Prefix("/a".into()), "/ab"));
         assert!(fits(PathMatch::Prefix("/".into()), "/anything"));
+        assert!(fits(PathMatch::Prefix("/".into()), "*"), "OPTIONS *");
+        assert!(!fits(PathMatch::Prefix("/a".into()), "*"));
         assert!(fits(PathMatch::Regex(Regex::new("/v[0-9]+").unwrap()), "/v12"));
         assert!(!fits(PathMatch::Regex(Regex::new("/v[0-9]+").unwrap()), "/v12/x"));
     }
