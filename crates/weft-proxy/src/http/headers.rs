@@ -224,6 +224,10 @@ mod tests {
         let mut bare = Request::options("*").body(()).unwrap();
         origin_form(&mut bare);
         assert_eq!(bare.uri(), "*");
+        // An HTTP/2 request may name its host in a Host field alone (RFC 9113, 8.3.1).
+        let mut named = Request::get("/x").version(Version::HTTP_2).header("host", "web").body(()).unwrap();
+        absolute_form(&mut named, "192.0.2.1:80");
+        assert_eq!(named.uri(), "http://web/x");
         let mut hostless = Request::get("/x").body(()).unwrap();
         absolute_form(&mut hostless, "192.0.2.1:80");
         assert_eq!(hostless.uri(), "http://192.0.2.1:80/x");

@@ -179,8 +179,11 @@ impl Requests {
         // 4. The application.
         let app = worker.app(connection.app);
         let version = request.version();
-        let request = request.map(Body::incoming);
+        let mut request = request.map(Body::incoming);
         let sent = if version == Version::HTTP_2 {
+            if request.uri().authority().is_none() {
+                headers::absolute_form(&mut request, &connection.app.to_string());
+            }
             app.send_h2(request).await
         } else {
             app.send_h1(request, upgrades || version == Version::HTTP_10).await

@@ -479,6 +479,9 @@ impl Requests {
             orig_proto::upgrade(&mut request, kind.absolute, &endpoint.addr.to_string());
             pool.send_h2(request).await
         } else if kind.version == Version::HTTP_2 {
+            if request.uri().authority().is_none() {
+                headers::absolute_form(&mut request, &endpoint.addr.to_string());
+            }
             pool.send_h2(request).await
         } else {
             let alone = kind.upgrades || kind.version == Version::HTTP_10;
