@@ -487,6 +487,9 @@ impl Requests {
             let alone = kind.upgrades || kind.version == Version::HTTP_10;
             pool.send_h1(request, alone).await
         };
+        if !matches!(sent, Err(Failed::Unsent(..))) {
+            member.series.borrow().request();
+        }
         match sent {
             Ok(answered) => Ok(Ok(answered)),
             Err(Failed::Unsent(fault, mut unsent)) => {
