@@ -12,7 +12,8 @@ use std::{
     task::{Context, Poll},
     time::{Duration, Instant},
 };
-use tokio::time::Sleep;
+use tokio::time::{Sleep, sleep_until};
+use weft_fault::{Code, Fault, Phase};
 
 /// A body of a request or response.
 pub(crate) struct Body {
@@ -72,13 +73,43 @@ pub(crate) struct Watch {
     pub(crate) lease: Option<Lease>,
     /// Counts as load of its endpoint until it is dropped; learns how the response is classified.
     pub(crate) load: Option<Load>,
-    /// The longest pause between two pieces.
-    pub(crate) idle: Option<Idle>,
+    /// What the route allows the response to take.
+    pub(crate) limits: Option<Limits>,
 }
 
-pub(crate) struct Idle {
-    pub(crate) limit: Duration,
-    pub(crate) timer: Pin<Box<Sleep>>,
+/// Limits of a response that has begun.
+pub(crate) struct Limits {
+    /// Until its last byte.
+    total: Option<Pin<Box<Sleep>>>,
+    /// Between two pieces.
+    idle: Option<(Duration, Pin<Box<Sleep>>)>,
+}
+
+impl Limits {
+    /// `None` where a route has no limits: the ordinary case costs nothing.
+    pub(crate) fn new(begun: Instant, total: Option<Duration>, idle: Option<Duration>) -> Option<Self> {
+        if total.is_none() && idle.is_none() {
+            return None;
+        }
+        Some(Limits {
+            total: total.map(|limit| Box::pin(sleep_until((begun + limit).into()))),
+            idle: idle.map(|limit| (limit, Box::pin(sleep_until((Instant::now() + limit).into())))),
+        })
+    }
+
+    fn moved(&mut self) {
+        if let Some((limit, timer)) = &mut self.idle {
+            timer.as_mut().reset((Instant::now() + *limit).into());
+        }
+    }
+
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        if self.total.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+            return Some("request");
+        }
+        let idle = self.idle.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready());
+        idle.then_some("idle")
+    }
 }
 
 impl Watch {
@@ -131,8 +162,8 @@ impl hyper::body::Body for Body {
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(watch) = &mut this.watch {
-                    if let Some(idle) = &mut watch.idle {
-                        idle.timer.as_mut().reset((Instant::now() + idle.limit).into());
+                    if let Some(limits) = &mut watch.limits {
+                        limits.moved();
                     }
                     if let Some(trailers) = frame.trailers_ref() {
                         watch.grpc = grpc_status(trailers).or(watch.grpc);
@@ -157,14 +188,15 @@ impl hyper::body::Body for Body {
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                let idle = this.watch.as_mut().and_then(|watch| watch.idle.as_mut());
-                if let Some(idle) = idle
-                    && idle.timer.as_mut().poll(cx).is_ready()
-                {
-                    let fault = weft_fault::Fault::new(weft_fault::Code::ResponseTimeout)
-                        .in_phase(weft_fault::Phase::ResponseBody)
-                        .fact("idle_ms", idle.limit.as_millis());
-                    return Poll::Ready(Some(Err(fault.into())));
+                let limits = this.watch.as_mut().and_then(|watch| watch.limits.as_mut());
+                if let Some(late) = limits.and_then(|limits| limits.poll_late(cx)) {
+                    // The server is told by the dropped stream, the client by a message that breaks off.
+                    if let Some(watch) = this.watch.take() {
+                        watch.end(None, false);
+                    }
+                    this.inner = Inner::Empty;
+                    let fault = Fault::new(Code::ResponseTimeout).in_phase(Phase::ResponseBody);
+                    return Poll::Ready(Some(Err(fault.fact("timeout", late).into())));
                 }
                 Poll::Pending
             }

@@ -1,6 +1,6 @@
 //! Connections to the proxy's own port: from other proxies, over mTLS, with a transport header that names the target.
 
-use super::{Connection, Worker, http, is_own_name, opaque, own_handshake};
+use super::{Connection, Worker, http, is_own_name, opaque, own_handshake, refuse_name};
 use crate::{
     deadline::within,
     detect::{self, Protocol},
@@ -8,21 +8,13 @@ use crate::{
     metrics::{Count, labels::Labels},
     record::Story,
 };
-use std::{
-    net::SocketAddr,
-    rc::Rc,
-    time::{Duration, Instant},
-};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use std::{net::SocketAddr, rc::Rc, time::Instant};
+use tokio::net::TcpStream;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{identity::ClientTls, inbound::Protocol as PolicyProtocol};
 use weft_net::prefixed::Prefixed;
 use weft_tls::hello::Hello;
 use weft_wire::transport_header::{MAX_BYTES, Session, TransportHeader};
-
-/// A fatal alert, before any key is agreed on (RFC 8446, 6.2).
-const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
-const ALERT_LIMIT: Duration = Duration::from_secs(1);
 
 pub(super) async fn relay(
     worker: Rc<Worker>,
@@ -36,17 +28,11 @@ pub(super) async fn relay(
 
     // 1. A ClientHello for this workload's own name, and nothing else.
     let hello = detect::client_hello(&mut stream, limit).await.map_err(|fault| fault.peer(client))?;
-    let foreign = |seen: &str| {
-        let fault = Fault::new(Code::ForeignServerName).in_phase(Phase::TlsAccept).peer(client);
-        fault.fact("expected", &mesh.config.identity.server_name).fact("seen", seen)
-    };
     match hello {
         Hello::Client { sni: Some(sni) } if is_own_name(&mesh, &sni) => {}
         Hello::Client { sni } => {
-            // The client is a proxy with an outdated answer: an alert tells it more than a closed connection.
-            let alert = within(ALERT_LIMIT, stream.get_mut().write_all(&UNRECOGNIZED_NAME)).await;
-            tracing::debug!(%client, ?alert, "refused a foreign server name");
-            return Err(foreign(sni.as_deref().unwrap_or("no server name")));
+            let seen = sni.as_deref().unwrap_or("no server name");
+            return Err(refuse_name(&mesh, stream.get_mut(), client, seen).await);
         }
         Hello::NotTls | Hello::Incomplete => {
             let fault = Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept);

@@ -217,7 +217,7 @@ impl Requests {
             is_grpc,
             lease: answered.lease,
             load: None,
-            idle: None,
+            limits: None,
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))
     }

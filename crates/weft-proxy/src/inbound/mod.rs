@@ -26,10 +26,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
-    identity::{ClientTls, NoTls},
+    identity::{ClientTls, Identity, NoTls},
     inbound::{Protocol as PolicyProtocol, ServerPolicy},
 };
 use weft_net::{
@@ -171,6 +171,10 @@ async fn authenticate(
             }
             Ok((io, ClientTls::Terminated(identity)))
         }
+        // Another workload's name: an address was reused, and no application would know what to do with it.
+        Hello::Client { sni: Some(sni) } if is_mesh_name(&sni) => {
+            Err(refuse_name(mesh, stream.get_mut(), client, &sni).await)
+        }
         Hello::Client { sni: Some(sni) } => {
             story.tls("passthrough");
             Ok((plain(stream), ClientTls::Passthrough { sni }))
@@ -187,6 +191,23 @@ fn is_own_name(mesh: &Mesh, sni: &str) -> bool {
     mesh.config.identity.server_name.as_str().eq_ignore_ascii_case(sni)
 }
 
+fn is_mesh_name(sni: &str) -> bool {
+    Identity::parse(sni).is_ok_and(|id| id.service_account().is_some())
+}
+
+/// A fatal unrecognized_name alert, before any key is agreed on (RFC 8446, 6.2).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+const ALERT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Refuses a ClientHello for somebody else. The client is a proxy with an outdated answer: an alert tells it more than a
+/// closed connection.
+async fn refuse_name(mesh: &Mesh, stream: &mut TcpStream, client: SocketAddr, seen: &str) -> Fault {
+    let alert = within(ALERT_LIMIT, stream.write_all(&UNRECOGNIZED_NAME)).await;
+    tracing::debug!(%client, ?alert, "refused a foreign server name");
+    let fault = Fault::new(Code::ForeignServerName).in_phase(Phase::TlsAccept).peer(client);
+    fault.fact("expected", &mesh.config.identity.server_name).fact("seen", seen)
+}
+
 /// Terminates TLS, waiting for the first certificate if there is none yet. The third value: a transport header follows.
 async fn own_handshake(
     mesh: &Arc<Mesh>,
@@ -194,7 +215,7 @@ async fn own_handshake(
     direct: bool,
     limit: Duration,
     client: SocketAddr,
-) -> Result<(Io, Option<weft_model::identity::Identity>, bool), Fault> {
+) -> Result<(Io, Option<Identity>, bool), Fault> {
     let begun = Instant::now();
     let accepting = async {
         let credentials = match mesh.identity.current() {

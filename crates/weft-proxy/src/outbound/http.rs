@@ -8,7 +8,7 @@ use crate::{
     deadline::{Late, within},
     detect::{self, Protocol},
     http::{
-        body::{Body, Idle, Watch, grpc_status},
+        body::{Body, Limits, Watch, grpc_status},
         filters::{self, Outcome},
         headers::{self, View},
         orig_proto,
@@ -283,7 +283,7 @@ impl Requests {
             is_grpc: kind.grpc,
             lease,
             load: Some(load),
-            idle: rule.timeouts.idle.map(|limit| Idle { limit, timer: Box::pin(tokio::time::sleep(limit)) }),
+            limits: Limits::new(begun, rule.timeouts.request, rule.timeouts.idle),
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))
     }

@@ -253,6 +253,25 @@ async fn routes_filters_and_timeouts_apply() {
 }
 
 #[tokio::test(flavor = "local")]
+async fn a_response_that_stops_half_way_is_cut_at_the_routes_limit() {
+    let pki = Pki::new();
+    for timeouts in [
+        Timeouts { idle: Some(Duration::from_millis(50)), ..Default::default() },
+        Timeouts { request: Some(Duration::from_millis(500)), ..Default::default() },
+    ] {
+        let proxy = client(&pki);
+        let stuck = raw::answering("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await;
+        let mut limited = rule(BackendKind::Forward(plain(stuck)));
+        limited.timeouts = timeouts;
+        proxy.told.destination(destination(dst(), OutboundProtocol::Http1(routes(limited)), false));
+        let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
+        io.write_all(b"GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+        let got = String::from_utf8(raw::read_all(&mut io).await.unwrap()).unwrap();
+        assert!(got.starts_with("HTTP/1.1 200") && got.ends_with("half"), "{got}");
+    }
+}
+
+#[tokio::test(flavor = "local")]
 async fn a_request_is_sent_twice_only_when_that_is_safe() {
     let pki = Pki::new();
     let proxy = client(&pki);

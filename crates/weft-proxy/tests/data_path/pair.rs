@@ -109,10 +109,12 @@ async fn another_identity_is_refused_without_plaintext_and_doubted() {
     assert_eq!(fault.fact("actual"), Some(server.id.as_str()));
     assert!(client.told.doubts().iter().any(|(addr, _)| *addr == server.inbound));
     assert_eq!(app.count(), 0);
-    // A server name that is not the peer's passes through there, so the peer's application would see TLS: no answer.
+    // The peer itself says when it is asked for somebody else: an address that was reused.
     forward(&client, Arc::new(meshed(server.inbound, &expected)));
     let (head, _) = raw::http(client.outbound, GET).await.unwrap();
-    assert!(!head.starts_with("HTTP/1.1 200") && head.contains("l5d-proxy-error: "), "{head}");
+    assert!(head.starts_with("HTTP/1.1 502") && head.contains("TLS-007"), "{head}");
+    let record = server.failure().await;
+    assert_eq!(record.fault.unwrap().fact("seen"), Some(expected.as_str()));
 }
 
 #[tokio::test(flavor = "local")]
