@@ -1,7 +1,7 @@
 //! Watches the policy of one of this workload's ports.
 
 use super::{agent::Publishers, context::Context};
-use crate::control::lookup::Told;
+use crate::control::lookup::{Failure, Told};
 use std::sync::Arc;
 use weft_fault::Fault;
 use weft_model::inbound::ServerPolicy;
@@ -10,20 +10,20 @@ use weft_model::inbound::ServerPolicy;
 pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<ServerPolicy>>) {
     let mut policies = cx.inbound(port);
     let mut last: Option<Arc<ServerPolicy>> = None;
+    // The first failure is told, its repetitions are not.
+    let mut told = false;
     loop {
         let message = match policies.next().await {
             Told::First(message) | Told::Next(message) => message,
-            Told::Slow(fault) => {
-                tracing::warn!(port, "{fault}");
-                continue;
-            }
-            Told::Failed(failure) => {
-                match (&last, failure.is_refusal()) {
-                    (Some(last), _) => {
-                        tracing::debug!(port, policy = %last.meta, "the policy stays in force: {:?}", failure.fault);
+            Told::Slow(fault) | Told::Failed(Failure { fault, .. }) => {
+                match &last {
+                    Some(last) => {
+                        tracing::debug!(port, policy = %last.meta, "the policy stays in force: {fault:?}");
                     }
-                    (None, _) => tracing::warn!(port, "the default policy holds: {:?}", failure.fault),
+                    None if told => tracing::debug!(port, "the default policy holds: {fault:?}"),
+                    None => tracing::warn!(port, "the default policy holds: {fault:?}"),
                 }
+                told = true;
                 continue;
             }
         };
