@@ -17,7 +17,13 @@ use weft_model::{
 /// The limits in force, shared by the workers. A changed policy starts them anew.
 #[derive(Debug, Default)]
 pub struct Limits {
-    ports: Mutex<HashMap<u16, (Arc<ServerPolicy>, Arc<Buckets>)>>,
+    ports: Mutex<HashMap<u16, Port>>,
+}
+
+#[derive(Debug)]
+struct Port {
+    policy: Arc<ServerPolicy>,
+    buckets: Arc<Buckets>,
 }
 
 /// What one client has to pass: the port's own limit, and the client's.
@@ -50,10 +56,10 @@ impl Limits {
         let buckets = {
             let mut ports = self.ports.lock();
             match ports.get(&port) {
-                Some((same, buckets)) if Arc::ptr_eq(same, policy) => buckets.clone(),
+                Some(port) if Arc::ptr_eq(&port.policy, policy) => port.buckets.clone(),
                 _ => {
                     let buckets = Arc::new(Buckets::new(limit));
-                    ports.insert(port, (policy.clone(), buckets.clone()));
+                    ports.insert(port, Port { policy: policy.clone(), buckets: buckets.clone() });
                     buckets
                 }
             }
