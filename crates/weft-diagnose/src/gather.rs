@@ -60,13 +60,8 @@ pub async fn gather(client: &Client, question: Question) -> Evidence {
     };
 
     let sent = |record: &ConnectionRecord| towards(record.server) || towards(record.endpoint);
-    let received = |record: &ConnectionRecord| {
-        from_ips.contains(&record.client.ip())
-            && record
-                .server
-                .or(record.endpoint)
-                .is_none_or(|a| a.port() == port || record.endpoint.is_some_and(|e| e.port() == port))
-    };
+    let received =
+        |record: &ConnectionRecord| from_ips.contains(&record.client.ip()) && was_for(record, port);
     records(client, &mut from_pods, "outbound", sent, &mut unanswered).await;
     records(client, &mut to_pods, "inbound", received, &mut unanswered).await;
 
@@ -82,6 +77,17 @@ pub async fn gather(client: &Client, question: Question) -> Evidence {
         unanswered,
         now_unix_ms: now_unix_ms(),
     }
+}
+
+/// Whether an inbound connection was for this port. A direct one came to the proxy's own port; its transport header, its
+/// endpoint or its refusal names the application's.
+fn was_for(record: &ConnectionRecord, port: u16) -> bool {
+    let names = |addr: Option<SocketAddr>| addr.is_some_and(|a| a.port() == port);
+    let refused = record.fault.as_ref().and_then(|f| f.subject.as_deref());
+    names(record.server)
+        || names(record.endpoint)
+        || names(refused.and_then(|subject| subject.parse().ok()))
+        || record.events.iter().any(|e| e.text.starts_with(&format!("for port {port} ")))
 }
 
 fn now_unix_ms() -> u64 {
@@ -225,6 +231,13 @@ async fn journal(
         names.iter().any(|n| e.subject.contains(n) || (e.fault.is_some() && &e.source == n))
     };
     entries.into_iter().filter(concerns).collect()
+}
+
+/// Changes of either side's objects, and faults between the two: not those that a proxy had with others.
+fn concerns(entry: &JournalEntry, names: &[String], from_ips: &[String]) -> bool {
+    let Some(fault) = &entry.fault else { return names.iter().any(|name| entry.subject.contains(name)) };
+    let by_peer = |peer: &String| from_ips.iter().any(|ip| peer.starts_with(ip));
+    names.contains(&entry.source) && fault.peer.as_ref().is_none_or(by_peer)
 }
 
 impl ControllerAddress {

@@ -63,7 +63,9 @@ pub(crate) async fn documents(client: &Client, documents: &[Document]) -> Vec<Fa
             Ok(()) => {}
             Err(Refused::Kind(error)) => {
                 let problem = format!("the API serves no {} of {}", document.kind(), document.api_version());
-                faults.push(Fault::new(Code::BadManifest).about(at("kind")).fact("problem", problem).because(error));
+                faults.push(
+                    Fault::new(Code::BadManifest).about(at("kind")).fact("problem", problem).because(error),
+                );
             }
             Err(Refused::Object(error)) => faults.push(
                 Fault::new(Code::BadManifest)

@@ -40,7 +40,11 @@ impl std::fmt::Debug for Pem {
 
 impl Settings {
     /// Reads the files early, so that a wrong path or a missing key is told before anything starts.
-    pub(crate) fn read(trust_anchor: Option<&Path>, issuer: Option<&Path>, proxy_log_level: &str) -> Result<Self> {
+    pub(crate) fn read(
+        trust_anchor: Option<&Path>,
+        issuer: Option<&Path>,
+        proxy_log_level: &str,
+    ) -> Result<Self> {
         let identity = match (trust_anchor, issuer) {
             (Some(anchor), Some(issuer)) => Some(Pem::read(anchor, issuer)?),
             _ => None,
@@ -51,7 +55,8 @@ impl Settings {
 
 impl Pem {
     fn read(anchor: &Path, issuer: &Path) -> Result<Self> {
-        let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
         let (trust_anchors, both) = (read(anchor)?, read(issuer)?);
         if !trust_anchors.contains("BEGIN CERTIFICATE") {
             bail!("{}: holds no certificate in PEM", anchor.display());
@@ -160,7 +165,10 @@ mod tests {
 
     #[test]
     fn keys_are_not_printed() {
-        let settings = Settings { identity: Some(read(CERTIFICATE, &format!("{CERTIFICATE}{KEY}")).unwrap()), ..Settings::default() };
+        let settings = Settings {
+            identity: Some(read(CERTIFICATE, &format!("{CERTIFICATE}{KEY}")).unwrap()),
+            ..Settings::default()
+        };
         assert!(!format!("{settings:?}").contains("BBBB"));
     }
 }

@@ -40,7 +40,9 @@ enum Command {
     Stat(Stat),
     Explain(Explain),
     /// Run the proxy, configured by LINKERD2_PROXY_* variables
-    #[command(after_help = "Runs beside the application in an injected pod; `weft-proxy` is the same program alone.")]
+    #[command(
+        after_help = "Runs beside the application in an injected pod; `weft-proxy` is the same program alone."
+    )]
     Proxy,
     ProxyInit(ProxyInit),
     /// The programs of examples/shop, to try a mesh with

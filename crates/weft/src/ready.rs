@@ -68,10 +68,13 @@ fn state(pod: &Pod) -> PodState {
     }
     let step = statuses(pod).find_map(|(name, container)| {
         let started = container.started.unwrap_or(false) || container.ready;
-        let ended_well = container.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0);
+        let ended_well =
+            container.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0);
         (!started && !ended_well).then(|| format!("container {name} is starting"))
     });
-    let unready = || statuses(pod).find(|(_, c)| !c.ready).map(|(name, _)| format!("container {name} is not ready yet"));
+    let unready = || {
+        statuses(pod).find(|(_, c)| !c.ready).map(|(name, _)| format!("container {name} is not ready yet"))
+    };
     PodState::Waiting(step.or_else(unready).unwrap_or_else(|| "starting".into()))
 }
 
@@ -92,8 +95,12 @@ fn trouble(pod: &Pod) -> Option<String> {
             if matches!(reason, "ContainerCreating" | "PodInitializing") {
                 return None;
             }
-            let message = waiting.message.clone().or_else(|| last.map(|l| format!("exit code {}", l.exit_code)));
-            return Some(format!("container {name}: {reason}{}", message.map(|m| format!(": {m}")).unwrap_or_default()));
+            let message =
+                waiting.message.clone().or_else(|| last.map(|l| format!("exit code {}", l.exit_code)));
+            return Some(format!(
+                "container {name}: {reason}{}",
+                message.map(|m| format!(": {m}")).unwrap_or_default()
+            ));
         }
         let ended = state.terminated.as_ref().filter(|t| t.exit_code != 0)?;
         Some(format!("container {name} exited with {}", ended.exit_code))
@@ -105,13 +112,17 @@ mod tests {
     use super::*;
 
     fn of(status: serde_json::Value) -> PodState {
-        state(&serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "status": status})).expect("a pod"))
+        state(
+            &serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "status": status}))
+                .expect("a pod"),
+        )
     }
 
     #[test]
     fn states_are_told_apart() {
         assert_eq!(of(serde_json::json!({"phase": "Succeeded"})), PodState::Done);
-        let ready = serde_json::json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        let ready =
+            serde_json::json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
         assert_eq!(of(ready), PodState::Ready);
         let waiting = serde_json::json!({"phase": "Pending", "containerStatuses": [{"name": "a", "ready": false, "image": "",
             "imageID": "", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]});

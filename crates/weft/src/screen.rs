@@ -48,8 +48,11 @@ impl Screen {
 
     fn draw(&mut self, before: &Snapshot, now: &Snapshot, faults: &[JournalEntry]) -> Result<()> {
         let edges = traffic::edges(before, now);
-        let mut text =
-            if edges.is_empty() { "no traffic between meshed pods yet\n".into() } else { traffic::table(&edges) };
+        let mut text = if edges.is_empty() {
+            "no traffic between meshed pods yet\n".into()
+        } else {
+            traffic::table(&edges)
+        };
         text.push_str(&summary(faults));
         let mut out = anstream::stdout().lock();
         if self.terminal && self.drawn > 0 {
@@ -69,7 +72,8 @@ impl Screen {
     async fn faults(&self) -> Vec<JournalEntry> {
         let now = jiff::Timestamp::now().as_millisecond();
         let since = now - 60_000;
-        let path = format!("/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/weft/journal?since={since}");
+        let path =
+            format!("/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/weft/journal?since={since}");
         let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Vec::new() };
         let answer = tokio::time::timeout(Duration::from_millis(500), self.client.request(request)).await;
         let entries: Vec<JournalEntry> = match answer {

@@ -63,9 +63,18 @@ pub fn decide(reader: &Reader<'_>, config: &ControllerConfig, attempt: &Attempt)
             };
             authorize_http(&policy, &caller, &parts).map(|(permit, _)| permit)
         }
-        None => authorize_tcp(&policy, &caller),
+        None => authorize_tcp(&any_request(&policy), &caller),
     };
     Some(decision(&attempt.pod, &policy, outcome))
+}
+
+/// The port as if it were one route that everybody may take who may take any: whoever is refused by it gets nowhere.
+fn any_request(policy: &ServerPolicy) -> ServerPolicy {
+    ServerPolicy {
+        protocol: Protocol::Opaque,
+        authorizations: in_force(policy, None).cloned().collect(),
+        ..policy.clone()
+    }
 }
 
 fn decision(pod: &ObjectName, policy: &ServerPolicy, outcome: Result<Permit, Denied>) -> Decision {

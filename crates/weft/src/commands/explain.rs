@@ -40,7 +40,7 @@ pub(crate) struct Explain {
     #[arg(short, long)]
     namespace: Option<String>,
     /// Lines of the timeline, the newest.
-    #[arg(long, default_value_t = 40)]
+    #[arg(long, default_value_t = 20)]
     lines: usize,
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,

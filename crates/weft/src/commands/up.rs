@@ -31,13 +31,15 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Run Kubernetes manifests as a meshed cluster on this machine (as root)
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Containers need a `command`: they run as processes of this machine, each pod in a network namespace of its own.
+#[command(
+    after_help = "Containers need a `command`: they run as processes of this machine, each pod in a network namespace of its own.
 Pods are meshed where `linkerd.io/inject: enabled` stands on them or on their namespace.
 
 Examples:
   weft up examples/shop                 start, show traffic until Ctrl-C, leave nothing behind
   weft up --detach shop.yaml extra/     start in the background; `weft down` ends it
-  export KUBECONFIG=/run/weft/weft/kubeconfig; kubectl get pods -A")]
+  export KUBECONFIG=/run/weft/weft/kubeconfig; kubectl get pods -A"
+)]
 pub(crate) struct Up {
     /// Files and folders with manifests.
     #[arg(required = true, value_name = "DIR|FILE")]
@@ -95,7 +97,12 @@ impl Up {
         shown
     }
 
-    async fn settle_detached(&self, info: &MeshInfo, documents: &[Document], started: Instant) -> Result<ExitCode> {
+    async fn settle_detached(
+        &self,
+        info: &MeshInfo,
+        documents: &[Document],
+        started: Instant,
+    ) -> Result<ExitCode> {
         let client = connect(info, started).await?;
         if !bring_in(&client, documents, started).await? {
             return Ok(ExitCode::from(1));
@@ -112,7 +119,10 @@ impl Up {
                         anstream::eprintln!("  {} {pod}: {why}", "×".red());
                     }
                 }
-                bail!("not everything is ready after {} s; it goes on running, `weft down` ends it", self.timeout)
+                bail!(
+                    "not everything is ready after {} s; it goes on running, `weft down` ends it",
+                    self.timeout
+                )
             }
         }
     }
@@ -178,7 +188,9 @@ async fn connect(info: &MeshInfo, started: Instant) -> Result<Client> {
         match client.request_text(request.body(Vec::new())?).await {
             Ok(_) => break,
             Err(error) if Instant::now() > deadline => {
-                return Err(Fault::new(Code::ControllerUnreachable).fact("answer", apply::api_message(&error)).into());
+                return Err(Fault::new(Code::ControllerUnreachable)
+                    .fact("answer", apply::api_message(&error))
+                    .into());
             }
             Err(_) => sleep(POLL / 4).await,
         }
@@ -228,7 +240,9 @@ async fn wait_ready(client: &Client, started: Instant) -> Result<()> {
 
 fn introduce(info: &MeshInfo) {
     anstream::eprintln!("\n  export KUBECONFIG={}", info.kubeconfig.display());
-    anstream::eprintln!("  kubectl get pods -A;  weft logs -f NAME;  weft exec NAME -- CMD;  weft explain FROM TO\n");
+    anstream::eprintln!(
+        "  kubectl get pods -A;  weft logs -f NAME;  weft exec NAME -- CMD;  weft explain FROM TO\n"
+    );
 }
 
 fn step(started: Instant, what: &str, detail: impl std::fmt::Display) {

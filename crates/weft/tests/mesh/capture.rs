@@ -47,14 +47,17 @@ fn marked_frames(mesh: &TestMesh) -> (usize, usize) {
     let seen = thread::spawn({
         let stop = stop.clone();
         move || {
-            let namespace = std::fs::File::open(format!("/proc/{supervisor}/ns/net")).expect("the node's namespace");
+            let namespace =
+                std::fs::File::open(format!("/proc/{supervisor}/ns/net")).expect("the node's namespace");
             rustix::thread::move_into_link_name_space(
                 std::os::fd::AsFd::as_fd(&namespace),
                 Some(rustix::thread::LinkNameSpaceType::Network),
             )
             .expect("entering the node's namespace");
             // ETH_P_ALL, big-endian: every frame of every link, both directions.
-            let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(3u16.to_be())))).expect("a packet socket");
+            let socket =
+                Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(3u16.to_be()))))
+                    .expect("a packet socket");
             socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
             ready.send(()).expect("the test waits");
             let (mut frames, mut marked, mut frame) = (0, 0, vec![0; 70_000]);
@@ -69,7 +72,21 @@ fn marked_frames(mesh: &TestMesh) -> (usize, usize) {
     });
     is_ready.recv().expect("the capture began");
     let target = format!("http://mail:8025/?say={MARKER}");
-    let load = ["exec", "-n", "secret", "client", "--", "weft", "sample", "load", "--target", &target, "--requests", "10", "--strict"];
+    let load = [
+        "exec",
+        "-n",
+        "secret",
+        "client",
+        "--",
+        "weft",
+        "sample",
+        "load",
+        "--target",
+        &target,
+        "--requests",
+        "10",
+        "--strict",
+    ];
     mesh.until(&load, |output, _| output.status.success());
     stop.store(true, Ordering::Relaxed);
     seen.join().expect("the capture")
@@ -79,13 +96,18 @@ fn marked_frames(mesh: &TestMesh) -> (usize, usize) {
 fn supervisor_pid(mesh: &TestMesh) -> u32 {
     let needle = mesh.state().display().to_string();
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let mut found = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| {
-        // Its log is its standard output.
-        std::fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|to| to.starts_with(&needle))
-            && std::fs::read_link(format!("/proc/{pid}/ns/net")).ok() != std::fs::read_link("/proc/self/ns/net").ok()
-            && std::fs::read_to_string(format!("/proc/{pid}/status"))
-                .is_ok_and(|s| s.lines().any(|l| l.starts_with("NSpid:") && l.split_whitespace().count() == 3 && l.ends_with("\t1")))
-    });
+    let mut found =
+        processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| {
+            // Its log is its standard output.
+            std::fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|to| to.starts_with(&needle))
+                && std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+                    != std::fs::read_link("/proc/self/ns/net").ok()
+                && std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|s| {
+                    s.lines().any(|l| {
+                        l.starts_with("NSpid:") && l.split_whitespace().count() == 3 && l.ends_with("\t1")
+                    })
+                })
+        });
     found.next().expect("the supervisor runs")
 }
 

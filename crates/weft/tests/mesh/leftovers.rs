@@ -89,7 +89,8 @@ fn a_killed_parent_takes_everything_with_it_and_the_next_down_sweeps_the_files()
     parent.wait().expect("the parent ends");
     gone(&name, |t| t.contains("54321") || t.contains(&name) && !t.starts_with("/run"));
 
-    let down = Command::new(env!("CARGO_BIN_EXE_weft")).args(["down", "--mesh", &name]).output().expect("weft down");
+    let down =
+        Command::new(env!("CARGO_BIN_EXE_weft")).args(["down", "--mesh", &name]).output().expect("weft down");
     assert!(down.status.success(), "{}", crate::harness::shown(&down));
     drop(turn);
     gone(&name, |_| true);

@@ -85,7 +85,10 @@ fn pods_behave_as_on_kubernetes() {
     // Environment and volumes.
     assert_eq!(sh("echo $GREETING,$PASSWORD,$POD,$BOTH"), "hello,open-sesame,all,hello all\n");
     assert!(sh("echo $IP").starts_with("10."));
-    assert_eq!(sh("pwd; cat note /etc/settings/file.txt; cat /etc/hidden/password"), "/shared\nprepared\nfrom a fileopen-sesame");
+    assert_eq!(
+        sh("pwd; cat note /etc/settings/file.txt; cat /etc/hidden/password"),
+        "/shared\nprepared\nfrom a fileopen-sesame"
+    );
     assert!(sh("ls /var/run/secrets/kubernetes.io/serviceaccount").contains("token"));
     assert!(sh("touch /etc/hidden/x 2>&1 || true").to_lowercase().contains("read-only"));
 
@@ -109,11 +112,34 @@ fn pods_behave_as_on_kubernetes() {
 
     // Meshed to meshed by service and by name, meshed to plain, plain to meshed.
     let call = |from: &str, url: &str| {
-        let args = ["exec", "-n", "kinds", from, "--", "weft", "sample", "load", "--target", url, "--requests", "5", "--strict"];
+        let args = [
+            "exec",
+            "-n",
+            "kinds",
+            from,
+            "--",
+            "weft",
+            "sample",
+            "load",
+            "--target",
+            url,
+            "--requests",
+            "5",
+            "--strict",
+        ];
         let output = mesh.weft(&args);
         assert!(output.status.success(), "{from} → {url}: {}", shown(&output));
     };
-    let plain_ip = mesh.ok(&["exec", "-n", "kinds", "plain", "--", "sh", "-c", "ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1"]);
+    let plain_ip = mesh.ok(&[
+        "exec",
+        "-n",
+        "kinds",
+        "plain",
+        "--",
+        "sh",
+        "-c",
+        "ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1",
+    ]);
     call("all", "http://server/");
     call("all", "http://first.peers:8080/");
     call("all", &format!("http://{}:8080/", plain_ip.trim()));

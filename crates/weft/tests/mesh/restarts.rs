@@ -61,8 +61,23 @@ fn ten_thousand_requests_survive_a_restart_and_policy_changes() {
     let Some(mesh) = TestMesh::up("restarts", YAML) else { return };
     let load = mesh
         .command(&[
-            "exec", "-n", "busy", "client", "--", "weft", "sample", "load", "--target", "http://web:8025/healthz", "--rate",
-            "1000", "--connections", "50", "--requests", "10000", "--strict",
+            "exec",
+            "-n",
+            "busy",
+            "client",
+            "--",
+            "weft",
+            "sample",
+            "load",
+            "--target",
+            "http://web:8025/healthz",
+            "--rate",
+            "1000",
+            "--connections",
+            "50",
+            "--requests",
+            "10000",
+            "--strict",
         ])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -85,7 +100,8 @@ async fn disturb(mesh: &TestMesh) {
         config::{KubeConfigOptions, Kubeconfig},
     };
     let kubeconfig = Kubeconfig::read_from(mesh.state().join("kubeconfig")).expect("the kubeconfig");
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("a config");
+    let config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("a config");
     let client = Client::try_from(config).expect("a client");
     let pods: Api<Pod> = Api::namespaced(client.clone(), "busy");
     let replicas = pods.list(&ListParams::default().labels("app=web")).await.expect("the replicas");
@@ -98,7 +114,10 @@ async fn disturb(mesh: &TestMesh) {
         // The caller stays allowed; everything else about the policy changes.
         let other = format!("other{round}.busy.serviceaccount.identity.linkerd.cluster.local");
         let patch = serde_json::json!({"spec": {"identities": [other]}});
-        authentications.patch("callers", &PatchParams::default(), &Patch::Merge(patch)).await.expect("the change");
+        authentications
+            .patch("callers", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("the change");
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
 }

@@ -11,7 +11,19 @@ fn the_shop_works_and_its_failures_are_explained() {
     // The job has filled the store through the mesh, and the whole chain answers.
     mesh.until(&["logs", "job/import"], |output, _| output.status.success());
     let page = mesh.until(
-        &["exec", "deploy/load", "--", "weft", "sample", "load", "--target", "http://web:8080/", "--requests", "20", "--strict"],
+        &[
+            "exec",
+            "deploy/load",
+            "--",
+            "weft",
+            "sample",
+            "load",
+            "--target",
+            "http://web:8080/",
+            "--requests",
+            "20",
+            "--strict",
+        ],
         |output, _| output.status.success(),
     );
     assert!(page.contains("20 ok, 0 failed"), "{page}");
@@ -61,7 +73,20 @@ metadata: {name: client, namespace: down}
 spec: {containers: [{name: app, image: "none:1", command: [sleep, "3600"]}]}
 "#;
     let Some(mesh) = TestMesh::up("down", yaml) else { return };
-    let load = ["exec", "-n", "down", "client", "--", "weft", "sample", "load", "--target", "http://server/", "--requests", "3"];
+    let load = [
+        "exec",
+        "-n",
+        "down",
+        "client",
+        "--",
+        "weft",
+        "sample",
+        "load",
+        "--target",
+        "http://server/",
+        "--requests",
+        "3",
+    ];
     mesh.weft(&load);
     let text = mesh.until(&["explain", "client", "svc/server", "-n", "down"], |output, text| {
         output.status.code() == Some(1) && text.contains("UPS-010")
