@@ -236,8 +236,8 @@ async fn journal(
 /// Changes of either side's objects, and faults between the two: not those that a proxy had with others.
 fn concerns(entry: &JournalEntry, names: &[String], from_ips: &[String]) -> bool {
     let Some(fault) = &entry.fault else { return names.iter().any(|name| entry.subject.contains(name)) };
-    let by_peer = |peer: &String| from_ips.iter().any(|ip| peer.starts_with(ip));
-    names.contains(&entry.source) && fault.peer.as_ref().is_none_or(by_peer)
+    let peer = fault.peer.as_deref().unwrap_or_default();
+    names.contains(&entry.source) && from_ips.iter().any(|ip| peer.starts_with(ip) || entry.text.contains(ip))
 }
 
 impl ControllerAddress {

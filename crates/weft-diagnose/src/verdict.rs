@@ -2,7 +2,7 @@
 
 use crate::evidence::{Evidence, PodFacts};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 use weft_fault::Code;
 use weft_wire::record::{ConnectionRecord, Decision};
 
@@ -188,7 +188,12 @@ fn failing(evidence: &Evidence, contact: &Contact<'_>) -> Verdict {
     // `failed()` was asked before.
     let Some(fault) = &contact.record.fault else { return nothing_seen(evidence) };
     let code = Code::find(&fault.code);
-    let endpoint = contact.record.endpoint.or(contact.record.server);
+    // A direct connection came to the proxy's own port; the one that matters is the application's.
+    let served = contact
+        .record
+        .server
+        .map(|a| if contact.at_client { a } else { SocketAddr::new(a.ip(), evidence.port) });
+    let endpoint = contact.record.endpoint.or(served);
     let since = failing_since(contact);
     let ago = crate::render::ago(evidence.now_unix_ms, contact.at_ms());
     let mut because = vec![format!(
