@@ -65,18 +65,24 @@ struct Contact<'a> {
 }
 
 impl Contact<'_> {
+    /// A failure that good answers followed on the same connection is over.
     fn failed(&self) -> bool {
-        self.record.fault.is_some()
+        self.record.fault.is_some() && self.record.good_since_fault == 0
     }
-    /// When it was last known to be so: the end if it ended, else its last event.
+    /// When it was last known to be so.
     fn at_ms(&self) -> u64 {
         last_ms(self.record)
     }
 }
 
+/// An open connection is known to be so until now, unless it failed: that was at its last event or later.
 fn last_ms(record: &ConnectionRecord) -> u64 {
     let last_event = record.events.last().map_or(0, |e| e.at_us);
-    record.started_unix_ms + record.duration_us.unwrap_or(0).max(last_event) / 1_000
+    match record.duration_us {
+        Some(duration) => record.started_unix_ms + duration.max(last_event) / 1_000,
+        None if record.fault.is_none() || record.good_since_fault > 0 => u64::MAX,
+        None => record.started_unix_ms + last_event / 1_000,
+    }
 }
 
 /// The client's own view is the one the user asked about; the server's view explains it where the two meet.
@@ -88,7 +94,11 @@ fn last_contact(evidence: &Evidence) -> Option<Contact<'_>> {
             // The server's fault is nearer to the cause than the client's report of it.
             let same_failure =
                 client.failed() && server.failed() && server.at_ms().abs_diff(client.at_ms()) < 5_000;
-            Some(if same_failure || server.at_ms() > client.at_ms() + 5_000 { server } else { client })
+            Some(if same_failure || server.at_ms() > client.at_ms().saturating_add(5_000) {
+                server
+            } else {
+                client
+            })
         }
         (client, server) => client.or(server),
     }
@@ -366,6 +376,7 @@ mod tests {
             written_bytes: 1,
             ended: Some("closed".into()),
             faults: u64::from(fault.is_some()),
+            good_since_fault: 0,
             fault: fault.map(|f| f.record()),
         }
     }
@@ -468,6 +479,14 @@ mod tests {
             record(Direction::Outbound, NOW - 60_000, Some(Fault::new(Code::ConnectTimeout))),
         ];
         assert_eq!(decide(&evidence(client, vec![], true)).outcome, Outcome::Works);
+    }
+
+    #[test]
+    fn an_open_connection_that_recovered_works() {
+        let mut open = record(Direction::Outbound, NOW - 60_000, Some(Fault::new(Code::ConnectTimeout)));
+        (open.duration_us, open.ended, open.good_since_fault) = (None, None, 3);
+        let ended = record(Direction::Outbound, NOW - 1_000, Some(Fault::new(Code::ConnectTimeout)));
+        assert_eq!(decide(&evidence(vec![open, ended], vec![], true)).outcome, Outcome::Works);
     }
 
     #[test]

@@ -93,6 +93,9 @@ pub struct ConnectionRecord {
     /// How many failures there were.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub faults: u64,
+    /// Requests that were answered below 400 since the last failure: with any, the failure is over.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub good_since_fault: u64,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature

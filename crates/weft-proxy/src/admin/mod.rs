@@ -193,19 +193,20 @@ fn metrics_page(admin: &Admin) -> Response<Body> {
     respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", BodyExt::boxed(body))
 }
 
-/// `?src=&dst=&failed=&limit=`: addresses, names and identities are matched by what they contain.
+/// `?direction=&src=&dst=&failed=&limit=`: addresses, names and identities are matched by what they contain.
 fn connections(admin: &Admin, query: &str) -> Response<Body> {
     let parameters: Vec<(&str, &str)> =
         query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
     let value = |name: &str| {
         parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v).filter(|value| !value.is_empty())
     };
-    let (src, dst) = (value("src"), value("dst"));
+    let (src, dst, direction) = (value("src"), value("dst"), value("direction"));
     let failed = parameters.iter().any(|(n, v)| *n == "failed" && !matches!(*v, "false" | "0"));
     let limit = value("limit").and_then(|n| n.parse().ok()).unwrap_or(RECORDS).min(RECORDS_MOST);
     let holds = |text: &Option<String>, part: &str| text.as_ref().is_some_and(|text| text.contains(part));
     let wanted = |record: &ConnectionRecord| {
         (!failed || record.fault.is_some())
+            && direction.is_none_or(|direction| record.direction.as_str() == direction)
             && src.is_none_or(|src| {
                 record.client.to_string().contains(src) || holds(&record.client_identity, src)
             })

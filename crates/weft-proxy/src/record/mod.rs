@@ -7,11 +7,11 @@ use crate::metrics::Metrics;
 use parking_lot::Mutex;
 use std::{
     borrow::Cow,
-    collections::VecDeque,
+    collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Instant, SystemTime},
 };
@@ -31,14 +31,15 @@ const TEXT_BYTES: usize = 512;
 /// Faults that wait to be uploaded.
 const JOURNAL_QUEUE: usize = 256;
 
-/// Keeps the last connections. Its lock is taken when a connection ends or fails, never while one runs.
+/// Keeps the last connections and knows the open ones. Its locks are taken when a connection begins, ends or fails, never
+/// for a request.
 pub struct Recorder {
     kept: Mutex<Kept>,
+    live: Mutex<HashMap<u64, Arc<Live>>>,
     metrics: Arc<Metrics>,
     journal: mpsc::Sender<JournalEntry>,
     journal_dropped: AtomicU64,
     next_id: AtomicU64,
-    open: AtomicUsize,
     pod: String,
     identity: String,
 }
@@ -61,12 +62,12 @@ impl Recorder {
         let (journal, entries) = mpsc::channel(JOURNAL_QUEUE);
         let recorder = Recorder {
             kept: Mutex::default(),
+            live: Mutex::default(),
             metrics,
             journal,
             journal_dropped: AtomicU64::new(0),
             // Ids of two proxies, or of one proxy before and after a restart, must not be mixed up.
             next_id: AtomicU64::new(rand::random()),
-            open: AtomicUsize::new(0),
             pod,
             identity: identity.to_string(),
         };
@@ -81,10 +82,7 @@ impl Recorder {
         server: Option<SocketAddr>,
     ) -> Story {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Story {
-            recorder: self.clone(),
-            direction,
+        let live = Arc::new(Live {
             begun: Instant::now(),
             requests: AtomicU64::new(0),
             record: Mutex::new(ConnectionRecord {
@@ -112,8 +110,11 @@ impl Recorder {
                 ended: None,
                 fault: None,
                 faults: 0,
+                good_since_fault: 0,
             }),
-        }
+        });
+        self.live.lock().insert(id, live.clone());
+        Story { recorder: self.clone(), direction, id, live }
     }
 
     /// Writes down something that happened to the proxy itself: a stall, a lost controller.
@@ -130,7 +131,7 @@ impl Recorder {
 
     /// Connections whose story has not ended.
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.live.lock().len()
     }
 
     /// Entries that found the upload queue full.
@@ -140,13 +141,18 @@ impl Recorder {
 
     /// The records that `wanted` picks, newest first, at most `limit`.
     pub fn connections(&self, limit: usize, wanted: impl Fn(&ConnectionRecord) -> bool) -> Connections {
-        // Pointers are copied under the lock; the filter runs outside of it.
+        // Pointers are copied under the locks; the filter runs outside of them.
+        let live: Vec<_> = self.live.lock().values().cloned().collect();
         let (all, forgotten) = {
             let kept = self.kept.lock();
             let all: Vec<_> = kept.ended.iter().chain(&kept.failed).cloned().collect();
             (all, kept.forgotten)
         };
-        let mut found: Vec<_> = all.into_iter().filter(|record| wanted(record)).collect();
+        let mut found: Vec<_> =
+            live.iter().map(|live| Arc::new(live.so_far())).filter(|r| wanted(r)).collect();
+        // What failed and goes on is among both: the open one knows more.
+        let open: HashSet<String> = found.iter().map(|record| record.id.clone()).collect();
+        found.extend(all.into_iter().filter(|record| wanted(record) && !open.contains(&record.id)));
         found.sort_by_key(|record| std::cmp::Reverse(record.started_unix_ms));
         found.truncate(limit);
         Connections {
@@ -193,60 +199,74 @@ impl Recorder {
     }
 }
 
-/// What happens to one connection. Shared by the tasks that serve its requests, all on one worker, so that its lock is
-/// never contended.
-pub struct Story {
-    recorder: Arc<Recorder>,
-    direction: Direction,
+/// An open connection, as far as it has come.
+struct Live {
     begun: Instant,
     requests: AtomicU64,
     record: Mutex<ConnectionRecord>,
 }
 
+impl Live {
+    fn so_far(&self) -> ConnectionRecord {
+        let mut record = self.record.lock().clone();
+        record.requests = self.requests.load(Ordering::Relaxed);
+        record
+    }
+}
+
+/// What happens to one connection. Shared by the tasks that serve its requests, all on one worker: its lock is contended
+/// only while somebody asks the recorder what is open, for as long as a copy takes.
+pub struct Story {
+    recorder: Arc<Recorder>,
+    direction: Direction,
+    id: u64,
+    live: Arc<Live>,
+}
+
 impl Story {
     /// Unique per proxy.
     pub fn id(&self) -> String {
-        self.record.lock().id.clone()
+        self.live.record.lock().id.clone()
     }
 
     pub fn begun(&self) -> Instant {
-        self.begun
+        self.live.begun
     }
 
     /// The id under which the peer's proxy records this connection.
     pub fn peer_id(&self, id: &str) {
-        self.record.lock().peer_id = Some(id.chars().take(32).collect());
+        self.live.record.lock().peer_id = Some(id.chars().take(32).collect());
     }
     pub fn service(&self, service: impl std::fmt::Display) {
-        self.record.lock().service = Some(service.to_string());
+        self.live.record.lock().service = Some(service.to_string());
     }
     pub fn endpoint(&self, endpoint: SocketAddr) {
-        self.record.lock().endpoint = Some(endpoint);
+        self.live.record.lock().endpoint = Some(endpoint);
     }
     pub fn client_identity(&self, id: &Identity) {
-        self.record.lock().client_identity = Some(id.to_string());
+        self.live.record.lock().client_identity = Some(id.to_string());
     }
     pub fn server_identity(&self, id: &Identity) {
-        self.record.lock().server_identity = Some(id.to_string());
+        self.live.record.lock().server_identity = Some(id.to_string());
     }
     /// `mutual`, `passthrough`, or the reason for there being none.
     pub fn tls(&self, tls: &'static str) {
-        self.record.lock().tls = Some(tls.to_string());
+        self.live.record.lock().tls = Some(tls.to_string());
     }
     pub fn protocol(&self, protocol: &'static str) {
-        self.record.lock().protocol = Some(protocol.to_string());
+        self.live.record.lock().protocol = Some(protocol.to_string());
     }
     /// The policy that decided, and the authorization that allowed.
     pub fn decided(&self, policy: &Meta, authorization: Option<&Meta>) {
-        let mut record = self.record.lock();
+        let mut record = self.live.record.lock();
         record.policy = Some(policy.to_string());
         record.authorization = authorization.map(ToString::to_string);
     }
 
     /// A step that was reached.
     pub fn event(&self, phase: Phase, text: impl Into<Cow<'static, str>>) {
-        let at_us = micros(self.begun);
-        let mut record = self.record.lock();
+        let at_us = micros(self.live.begun);
+        let mut record = self.live.record.lock();
         if record.events.len() >= EVENTS {
             record.events_dropped += 1;
             return;
@@ -261,12 +281,14 @@ impl Story {
 
     /// A request was answered with `status`.
     pub fn request(&self, status: u16) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        *self.record.lock().statuses.entry(status).or_default() += 1;
+        self.live.requests.fetch_add(1, Ordering::Relaxed);
+        let mut record = self.live.record.lock();
+        *record.statuses.entry(status).or_default() += 1;
+        record.good_since_fault += u64::from(status < 400);
     }
 
     pub fn bytes(&self, read: u64, written: u64) {
-        let mut record = self.record.lock();
+        let mut record = self.live.record.lock();
         record.read_bytes += read;
         record.written_bytes += written;
     }
@@ -275,10 +297,11 @@ impl Story {
     pub fn fault(&self, fault: &Fault) {
         self.recorder.metrics.fault(fault.code(), self.direction);
         let fault = fault.record();
-        let mut record = self.record.lock();
+        let mut record = self.live.record.lock();
         record.faults += 1;
+        record.good_since_fault = 0;
         record.fault = Some(fault.clone());
-        record.requests = self.requests.load(Ordering::Relaxed);
+        record.requests = self.live.requests.load(Ordering::Relaxed);
         // The same failure again and again on one connection is one story, not a thousand.
         let worth_telling = record.faults.is_power_of_two();
         let copy = worth_telling.then(|| record.clone());
@@ -302,23 +325,22 @@ impl Story {
 
     /// Says how the connection ends; its last holder's drop ends it.
     pub fn ended(&self, how: impl Into<Cow<'static, str>>) {
-        self.record.lock().ended = Some(how.into().into_owned());
+        self.live.record.lock().ended = Some(how.into().into_owned());
     }
 
     /// The connection is over. A fault that ended it has to be given to [`Story::fault`] before.
     pub fn end(self, how: impl Into<Cow<'static, str>>) {
-        self.record.lock().ended = Some(how.into().into_owned());
+        self.live.record.lock().ended = Some(how.into().into_owned());
     }
 }
 
 /// A story ends exactly once, however its task ends.
 impl Drop for Story {
     fn drop(&mut self) {
-        let mut record = self.record.get_mut().clone();
-        record.duration_us = Some(micros(self.begun));
-        record.requests = self.requests.load(Ordering::Relaxed);
+        let mut record = self.live.so_far();
+        record.duration_us = Some(micros(self.live.begun));
         record.ended.get_or_insert_with(|| "dropped".to_string());
-        self.recorder.open.fetch_sub(1, Ordering::Relaxed);
+        self.recorder.live.lock().remove(&self.id);
         self.recorder.keep(record);
     }
 }

@@ -78,6 +78,22 @@ fn the_same_failure_again_and_again_is_one_record_and_few_entries() {
 }
 
 #[test]
+fn open_connections_are_told_as_far_as_they_have_come() {
+    let (recorder, _journal) = recorder();
+    let story = recorder.story(Direction::Outbound, client(1), Some(client(2)));
+    story.request(200);
+    story.fault(&Fault::new(Code::ConnectRefused));
+    story.request(204);
+    let open = recorder.connections(10, |_| true).connections;
+    assert_eq!(open.len(), 1, "once, though it also failed");
+    assert_eq!((open[0].requests, open[0].good_since_fault, open[0].duration_us), (2, 1, None));
+    assert_eq!(recorder.open(), 1);
+    drop(story);
+    assert_eq!(recorder.open(), 0);
+    assert!(recorder.connections(10, |_| true).connections[0].duration_us.is_some());
+}
+
+#[test]
 fn entries_that_find_no_room_are_counted() {
     let (recorder, _journal) = recorder();
     for _ in 0..1_000 {
