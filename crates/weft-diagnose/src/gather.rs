@@ -227,10 +227,8 @@ async fn journal(
     };
     let mut names: Vec<String> = from.iter().chain(to).map(PodFacts::title).collect();
     names.extend(service.map(|s| format!("{}/{}", s.namespace, s.name)));
-    let concerns = |e: &JournalEntry| {
-        names.iter().any(|n| e.subject.contains(n) || (e.fault.is_some() && &e.source == n))
-    };
-    entries.into_iter().filter(concerns).collect()
+    let from_ips: Vec<String> = from.iter().filter_map(|p| p.ip).map(|ip| format!("{ip}:")).collect();
+    entries.into_iter().filter(|entry| concerns(entry, &names, &from_ips)).collect()
 }
 
 /// Changes of either side's objects, and faults between the two: not those that a proxy had with others.
