@@ -335,7 +335,13 @@ async fn from_objects_to_answers() {
     assert!(profile.contains(STORE), "{profile}");
     assert_eq!(mesh.admin("/ready").await.0, 200);
     assert_eq!(mesh.admin("/live").await.0, 200);
-    assert!(mesh.admin("/metrics").await.1.contains("weft_view_subscribers{view=\"endpoints\"} 1"));
+    let (_, metrics) = mesh.admin("/metrics").await;
+    assert!(metrics.contains("weft_view_subscribers{view=\"endpoints\"} 1"), "{metrics}");
+    let mut series: Vec<&str> = metrics.lines().filter_map(|l| l.rsplit_once(' ').map(|(s, _)| s)).collect();
+    let all = series.len();
+    series.sort_unstable();
+    series.dedup();
+    assert_eq!(series.len(), all, "a series stands twice");
     assert_eq!(mesh.admin("/weft/authorize?pod=x").await.0, 400);
     assert_eq!(mesh.admin("/nothing").await.0, 404);
 

@@ -65,6 +65,8 @@ pub struct Scope {
 #[derive(Debug)]
 pub struct Progress {
     pub kind: &'static str,
+    /// Two groups have a kind of the same name.
+    pub group: &'static str,
     started: Instant,
     synced: AtomicBool,
     lists: AtomicU64,
@@ -74,9 +76,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    fn new(kind: &'static str) -> Self {
+    fn new(kind: &'static str, group: &'static str) -> Self {
         Progress {
             kind,
+            group,
             started: Instant::now(),
             synced: AtomicBool::new(false),
             lists: AtomicU64::new(0),
@@ -167,7 +170,7 @@ enum Ended {
 
 impl Watch {
     pub fn new<K: Kind>(client: Client, scope: Scope, pulse: Pulse) -> Self {
-        Watch { client, scope, pulse, progress: Arc::new(Progress::new(K::KIND)) }
+        Watch { client, scope, pulse, progress: Arc::new(Progress::new(K::KIND, K::GROUP)) }
     }
 
     pub fn progress(&self) -> Arc<Progress> {

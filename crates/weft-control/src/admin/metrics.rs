@@ -1,10 +1,7 @@
 //! Prometheus text. Every number is read when asked for, so nothing is counted twice.
 
 use super::Admin;
-use std::{
-    fmt::Write,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fmt::Write, time::SystemTime};
 
 pub(super) fn render(admin: &Admin) -> String {
     let mut out = Text(String::new());
@@ -20,19 +17,19 @@ pub(super) fn render(admin: &Admin) -> String {
     let progress = &admin.feed.progress;
     out.family("weft_watch_synced", "gauge", "1 when the whole set of the kind was received");
     for p in progress.iter() {
-        out.value("weft_watch_synced", &[("kind", p.kind)], u8::from(p.synced()));
+        out.value("weft_watch_synced", &[("kind", p.kind), ("group", p.group)], u8::from(p.synced()));
     }
     out.family("weft_watch_lists_total", "counter", "How often the kind was listed");
     for p in progress.iter() {
-        out.value("weft_watch_lists_total", &[("kind", p.kind)], p.lists());
+        out.value("weft_watch_lists_total", &[("kind", p.kind), ("group", p.group)], p.lists());
     }
     out.family("weft_watch_failures_total", "counter", "Lists and watches that failed");
     for p in progress.iter() {
-        out.value("weft_watch_failures_total", &[("kind", p.kind)], p.failures());
+        out.value("weft_watch_failures_total", &[("kind", p.kind), ("group", p.group)], p.failures());
     }
     out.family("weft_watch_idle_seconds", "gauge", "Time since the watch last heard of the API");
     for p in progress.iter() {
-        out.value("weft_watch_idle_seconds", &[("kind", p.kind)], p.idle().as_secs_f64());
+        out.value("weft_watch_idle_seconds", &[("kind", p.kind), ("group", p.group)], p.idle().as_secs_f64());
     }
     out.family("weft_api_silence_seconds", "gauge", "Time since the Kubernetes API last answered");
     out.value("weft_api_silence_seconds", &[], admin.feed.pulse.silence().as_secs_f64());
@@ -43,9 +40,6 @@ pub(super) fn render(admin: &Admin) -> String {
         out.family("issuer_cert_ttl_seconds", "gauge", "Time until the issuer certificate expires");
         out.value("issuer_cert_ttl_seconds", &[], left(authority.ca.facts().not_after));
     }
-    out.family("process_time_seconds", "gauge", "The controller's clock");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    out.value("process_time_seconds", &[], now.as_secs());
     out.0
 }
 
