@@ -228,6 +228,7 @@ impl Agent {
             Ask::Endpoints(path, sender) => self.name(path, sender),
             Ask::Inbound(port, sender) => self.port(port, sender),
             Ask::Doubt(addr, why) => self.doubt(addr, why),
+            Ask::Proved(endpoint) => self.cx.memory.lock().proved(&endpoint, Instant::now()),
         }
     }
 
@@ -264,12 +265,13 @@ impl Agent {
 
     fn doubt(&mut self, addr: SocketAddr, why: Code) {
         let now = Instant::now();
-        if why == Code::PeerNotTls {
-            self.cx.memory.lock().refuted(addr, now);
+        let forgotten = self.cx.memory.lock().refuted(addr, why, now);
+        if forgotten {
+            tracing::warn!(%addr, code = why.id(), "no proxy there any more: it is not held to be meshed");
         }
         let recently =
             self.doubted.get(&addr).is_some_and(|at| now.saturating_duration_since(*at) < DOUBT_EVERY);
-        if recently || self.doubted.len() >= DOUBTS {
+        if (recently && !forgotten) || self.doubted.len() >= DOUBTS {
             return;
         }
         self.doubted.insert(addr, now);

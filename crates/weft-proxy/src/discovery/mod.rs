@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, watch};
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_model::{
     inbound::{Protocol, ServerPolicy},
-    outbound::{Endpoints, OutboundPolicy, Profile},
+    outbound::{Endpoint, Endpoints, OutboundPolicy, Profile},
 };
 
 /// The answer for one original destination. Replaced whole: keep the receiver and look again when it changes.
@@ -91,6 +91,7 @@ pub(crate) enum Ask {
     Endpoints(String, watch::Sender<Arc<EndpointsState>>),
     Inbound(u16, watch::Sender<Arc<ServerPolicy>>),
     Doubt(SocketAddr, Code),
+    Proved(Arc<Endpoint>),
 }
 
 /// Questions that may wait for the agent. More than this many new destinations at once is a scan, not traffic.
@@ -254,5 +255,11 @@ impl Discovery {
     pub fn doubt(&self, addr: SocketAddr, why: Code) {
         // A full queue means that the agent is busy asking already.
         drop(self.shared.asks.try_send(Ask::Doubt(addr, why)));
+    }
+
+    /// A handshake has just proved the identity that this endpoint is known by.
+    pub fn proved(&self, endpoint: Arc<Endpoint>) {
+        // A full queue loses one proof; the next connection brings another.
+        drop(self.shared.asks.try_send(Ask::Proved(endpoint)));
     }
 }

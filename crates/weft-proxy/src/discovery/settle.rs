@@ -82,15 +82,14 @@ impl Settling {
 
     /// The endpoint as the data path may use it.
     pub(crate) fn settle(&mut self, endpoint: &Arc<Endpoint>) -> Arc<Endpoint> {
-        let now = Instant::now();
         if endpoint.identity.id().is_some() {
-            self.cx.memory.lock().saw(endpoint, now);
             if self.told.remove(&endpoint.addr) {
                 tracing::info!(target = self.subject, endpoint = %endpoint.addr, "its identity is known now");
             }
             return endpoint.clone();
         }
         if !is_open(endpoint) {
+            self.cx.memory.lock().forget(endpoint.addr);
             return endpoint.clone();
         }
         if !self.cx.in_cluster(endpoint.addr.ip()) {
@@ -98,13 +97,11 @@ impl Settling {
         }
         match self.confirmed.get(&endpoint.addr) {
             Some(Confirmed::Meshed(confirmed)) => {
-                let confirmed = Arc::new(Endpoint {
+                return Arc::new(Endpoint {
                     labels: endpoint.labels.clone(),
                     weight: endpoint.weight,
                     ..Endpoint::clone(confirmed)
                 });
-                self.cx.memory.lock().saw(&confirmed, now);
-                return confirmed;
             }
             Some(Confirmed::Unmeshed) => {
                 self.unmeshed = true;
@@ -114,7 +111,7 @@ impl Settling {
             Some(Confirmed::Unknown) | None => {}
         }
         self.open.insert(endpoint.addr);
-        let remembered = self.cx.memory.lock().recall(endpoint, now);
+        let remembered = self.cx.memory.lock().recall(endpoint, Instant::now());
         if self.told.insert(endpoint.addr) {
             let (code, use_) = match &remembered {
                 Some(_) => (Code::MeshedBefore, "its known identity stays in force"),

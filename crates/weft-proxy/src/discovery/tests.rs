@@ -135,6 +135,7 @@ async fn a_pods_identity_is_learned_and_outlives_its_stream_and_worse_answers() 
     bench.controller.profile("10.0.0.1:8080", profile(meshed(pod(1))));
     let known = until(&mut answer, |answer| peer(answer).id().is_some()).await;
     assert_eq!(peer(&known).id(), Some(&identity("store", "shop")));
+    bench.discovery.proved(Arc::new(meshed(pod(1))));
 
     // The stream ends for good: what it said stays.
     bench.controller.profile("10.0.0.1:8080", Step::End(Grpc::FailedPrecondition));
@@ -147,6 +148,29 @@ async fn a_pods_identity_is_learned_and_outlives_its_stream_and_worse_answers() 
     let other = Endpoint { labels: labels("db-0"), ..bare(pod(1)) };
     bench.controller.profile("10.0.0.1:8080", profile(other));
     until(&mut answer, |answer| peer(answer).id().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_no_handshake_proved_is_not_remembered() {
+    let bench = bench().await;
+    bench.controller.profile(&pod(10).to_string(), profile(meshed(pod(10))));
+    let mut answer = bench.discovery.destination(pod(10), patience()).await.unwrap();
+    assert!(peer(&answer.borrow().clone()).id().is_some());
+    bench.controller.profile(&pod(10).to_string(), profile(bare(pod(10))));
+    until(&mut answer, |answer| peer(answer).id().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_weft_controllers_word_ends_the_memory_of_a_proof() {
+    let bench = bench().await;
+    let asked = pod(11).to_string();
+    bench.controller.profile(&asked, profile(meshed(pod(11))));
+    let mut answer = bench.discovery.destination(pod(11), patience()).await.unwrap();
+    bench.discovery.proved(Arc::new(meshed(pod(11))));
+    let unmeshed = ConfirmResponse { state: State::Unmeshed.into(), ..ConfirmResponse::default() };
+    bench.controller.confirm(pod(11), unmeshed);
+    bench.controller.profile(&asked, profile(bare(pod(11))));
+    until(&mut answer, |answer| peer(answer) == PeerIdentity::Unmeshed).await;
 }
 
 #[tokio::test]
@@ -290,6 +314,7 @@ async fn the_memory_is_shared_between_addresses_and_names() {
     let bench = bench().await;
     bench.controller.profile(&pod(9).to_string(), profile(meshed(pod(9))));
     drop(bench.discovery.destination(pod(9), patience()).await.unwrap());
+    bench.discovery.proved(Arc::new(meshed(pod(9))));
     let name = "store.shop.svc.cluster.local:8080";
     let bare = Endpoints::Known(Arc::new(vec![Arc::new(bare(pod(9)))]));
     bench.controller.endpoints(name, Step::Say(bare));

@@ -30,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) meshed: bool,
     load: Cell<PeakEwma>,
     pending: Cell<usize>,
+    /// When the last proof of its identity was passed on, by the worker's clock.
+    proof_told_us: Cell<Option<u64>>,
     down: RefCell<Option<Down>>,
     breaker: Breaker,
 }
@@ -49,6 +51,9 @@ pub(crate) struct Down {
 pub(crate) const LAST_RESORT: Duration = Duration::from_millis(100);
 
 const STEP: f64 = 1.25;
+
+/// A proof of identity is worth so little so soon after the last one that it is not passed on.
+const PROOF_EVERY_US: u64 = 30_000_000;
 
 impl Member {
     pub(crate) fn new(
@@ -76,6 +81,7 @@ impl Member {
             meshed,
             load: Cell::new(PeakEwma::new(ewma, worker.now_us())),
             pending: Cell::new(0),
+            proof_told_us: Cell::new(None),
             down: RefCell::default(),
             breaker: Breaker::default(),
         })
@@ -93,6 +99,7 @@ impl Member {
         let labels = tcp_labels(mesh, endpoint);
         *self.series.borrow_mut() = mesh.metrics.http(&request_labels(labels, name, endpoint));
         *self.endpoint.borrow_mut() = endpoint.clone();
+        self.proof_told_us.set(None);
     }
 
     /// Carries HTTP/1 over HTTP/2 to this endpoint?
@@ -139,15 +146,21 @@ impl Member {
         let last = Arc::new(fault.record());
         *down = Some(Down { since, tried: now, until: now + pause + jitter, pause, last });
         drop(down);
+        self.proof_told_us.set(None);
         if speaks_against_discovery(fault.code()) {
             worker.mesh.discovery.doubt(self.endpoint.borrow().addr, fault.code());
         }
     }
 
     /// A connection was made, or served.
-    pub(crate) fn works(&self) {
+    pub(crate) fn works(&self, worker: &Worker) {
         if self.down.borrow().is_some() {
             *self.down.borrow_mut() = None;
+        }
+        let now_us = worker.now_us();
+        if self.meshed && self.proof_told_us.get().is_none_or(|told| now_us - told >= PROOF_EVERY_US) {
+            self.proof_told_us.set(Some(now_us));
+            worker.mesh.discovery.proved(self.endpoint());
         }
     }
 
@@ -172,13 +185,13 @@ pub(crate) struct Load {
 
 impl Load {
     /// The response has begun. `fresh`: on a connection made for it, whose making says nothing about the next request.
-    pub(crate) fn answered(&self, now_us: u64, fresh: bool) {
+    pub(crate) fn answered(&self, worker: &Worker, fresh: bool) {
         if !fresh {
             let mut load = self.member.load.get();
-            load.observe(self.begun.elapsed(), now_us);
+            load.observe(self.begun.elapsed(), worker.now_us());
             self.member.load.set(load);
         }
-        self.member.works();
+        self.member.works(worker);
     }
 
     /// The response is over, and was a success or the application's failure.
@@ -260,6 +273,7 @@ fn speaks_against_discovery(code: Code) -> bool {
             | Code::ForeignServerName
             | Code::CertificateUntrusted
             | Code::ConnectRefused
+            | Code::ConnectionReset
             | Code::Unreachable
     )
 }

@@ -419,7 +419,7 @@ impl Requests {
             let load = member.load(accrual);
             let fault = match self.send_to(&member, request, kind, first).await? {
                 Ok(Answered { response, lease, fresh }) => {
-                    load.answered(connection.worker.now_us(), fresh);
+                    load.answered(&connection.worker, fresh);
                     return Ok(Answer { response, lease, load, member });
                 }
                 Err((fault, unsent)) => {

@@ -159,7 +159,7 @@ impl Connection {
             let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
             match pool.dial(None).await {
                 Ok(io) => {
-                    member.works();
+                    member.works(&self.worker);
                     return Ok((member, io));
                 }
                 Err(fault) => {
