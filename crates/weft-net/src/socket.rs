@@ -100,6 +100,11 @@ pub async fn connect(addr: SocketAddr, options: Options) -> io::Result<TcpStream
     Ok(stream)
 }
 
+/// Lets the socket's end be a reset instead of an orderly one. What is not yet sent is lost.
+pub fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO))
+}
+
 fn prepare(stream: &TcpStream, options: Options) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);

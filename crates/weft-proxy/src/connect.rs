@@ -5,10 +5,11 @@ use crate::{
     io::{Io, Transport},
     mesh::Mesh,
     metrics::series::TcpSeries,
+    record::Story,
 };
 use std::{
     cell::Cell,
-    io,
+    fmt, io,
     net::SocketAddr,
     rc::Rc,
     sync::Arc,
@@ -29,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) names: SocketAddr,
     pub(crate) role: Role,
     pub(crate) tls: Option<Tls>,
+    /// Why there is no TLS, where there is none.
+    pub(crate) plain: &'static str,
     pub(crate) limit: Duration,
     pub(crate) options: socket::Options,
     pub(crate) series: Arc<TcpSeries>,
@@ -50,6 +53,56 @@ pub(crate) struct Tls {
     pub(crate) header: Option<(u16, Option<String>)>,
 }
 
+/// How a connection came about: told to the story of whoever asked for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    begun: Instant,
+    tcp: Duration,
+    tls: Option<MadeTls>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MadeTls {
+    took: Duration,
+    group: &'static str,
+    header: Option<u16>,
+}
+
+impl Made {
+    pub(crate) fn tell(&self, story: &Story, target: &Target) {
+        let connected = self.begun + self.tcp;
+        let what = match target.role {
+            Role::App => "to the application at ",
+            Role::Peer => "to ",
+        };
+        let text = format!("connected {what}{} in {}", target.addr, Millis(self.tcp));
+        story.event_at(connected, Phase::Connect, text);
+        match (&self.tls, &target.tls) {
+            (Some(made), Some(tls)) => {
+                let secured = connected + made.took;
+                let text = format!("TLS with {} in {} (1.3, {})", tls.id, Millis(made.took), made.group);
+                story.event_at(secured, Phase::TlsConnect, text);
+                if let Some(port) = made.header {
+                    story.event_at(secured, Phase::TransportHeader, format!("sent, for port {port}"));
+                }
+            }
+            _ if target.role == Role::Peer => {
+                story.event_at(connected, Phase::TlsConnect, format!("no TLS: {}", target.plain));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A duration for people.
+pub(crate) struct Millis(pub(crate) Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", self.0.as_secs_f64() * 1e3)
+    }
+}
+
 /// How far an attempt has come: read by whoever holds its deadline.
 #[derive(Clone, Copy)]
 enum Step {
@@ -64,7 +117,7 @@ pub(crate) async fn dial(
     mesh: &Arc<Mesh>,
     target: &Rc<Target>,
     session: Option<Session>,
-) -> Result<Io, Fault> {
+) -> Result<(Io, Made), Fault> {
     let begun = Instant::now();
     let deadline = begun + target.limit;
     let step = Rc::new(Cell::new(Step::Tcp));
@@ -74,7 +127,7 @@ pub(crate) async fn dial(
         biased;
         () = sleep_until(deadline.into()) => overrun(target, step.get(), begun, deadline),
         ended = attempt => match ended {
-            Ok(Ok(io)) => return Ok(io),
+            Ok(Ok(made)) => return Ok(made),
             Ok(Err(fault)) => fault,
             Err(panicked) => Fault::new(Code::Invariant).in_phase(Phase::Connect).because(panicked),
         },
@@ -88,7 +141,7 @@ async fn attempt(
     session: Option<Session>,
     deadline: Instant,
     step: Rc<Cell<Step>>,
-) -> Result<Io, Fault> {
+) -> Result<(Io, Made), Fault> {
     let begun = Instant::now();
 
     // 1. TCP.
@@ -98,11 +151,13 @@ async fn attempt(
     let tcp = socket::connect(target.addr, target.options).await;
     let tcp = tcp
         .map_err(|error| Fault::new(refusal(&error, target.role)).in_phase(Phase::Connect).because(error))?;
-    mesh.metrics.phase(Phase::Connect, begun.elapsed());
+    let took = begun.elapsed();
+    mesh.metrics.phase(Phase::Connect, took);
+    let mut made = Made { begun, tcp: took, tls: None };
     let Some(tls) = &target.tls else {
         let mut io = Io::plain(tcp);
         io.count(target.series.clone().open());
-        return Ok(io);
+        return Ok((io, made));
     };
 
     // 2. TLS. If this process stood still meanwhile, the peer has given up or will: say nothing, dial again.
@@ -117,7 +172,10 @@ async fn attempt(
     let transport = tls.header.is_some();
     let connected =
         handshake::connect(credentials.client(), tcp, &tls.id, &tls.server_name, transport).await?;
-    mesh.metrics.phase(Phase::TlsConnect, handshake_begun.elapsed());
+    let took = handshake_begun.elapsed();
+    mesh.metrics.phase(Phase::TlsConnect, took);
+    let header = tls.header.as_ref().filter(|_| connected.transport).map(|(port, _)| *port);
+    made.tls = Some(MadeTls { took, group: connected.group, header });
     let mut stream = Box::new(connected.stream);
 
     // 3. The transport header, only if the peer agreed to it.
@@ -130,7 +188,7 @@ async fn attempt(
     }
     let mut io = Io::new(Prefixed::new(Transport::Connected(stream)));
     io.count(target.series.clone().open());
-    Ok(io)
+    Ok((io, made))
 }
 
 /// The deadline is over: who is to blame depends on how far it came and on whether this process ran at all.

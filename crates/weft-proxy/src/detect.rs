@@ -60,7 +60,7 @@ where
             Err(fault(if bytes == 0 { Code::ClientSilent } else { Code::PartialHello }))
         }
         Ok(Ok(decided)) => Ok(decided),
-        Ok(Err(error)) => Err(fault(read_failure(&error)).because(error)),
+        Ok(Err(error)) => Err(fault(read_failure(&error, bytes)).because(error)),
         Err(late) => Err(waited(fault(Code::DetectTimeout), late)),
     }
 }
@@ -84,9 +84,11 @@ where
             }
         }
     };
-    match within(limit, reading).await {
+    let read = within(limit, reading).await;
+    let bytes = stream.prefix().len();
+    match read {
         Ok(Ok(decided)) => Ok((decided, None)),
-        Ok(Err(error)) => Err(Fault::new(read_failure(&error)).in_phase(Phase::Detect).because(error)),
+        Ok(Err(error)) => Err(Fault::new(read_failure(&error, bytes)).in_phase(Phase::Detect).because(error)),
         Err(late) => Ok((Protocol::Opaque, Some(late))),
     }
 }
@@ -99,8 +101,21 @@ fn waited(fault: Fault, late: Late) -> Fault {
     }
 }
 
-fn read_failure(error: &io::Error) -> Code {
+/// Did the client leave without a byte, so far as can be told within `limit`? Probes do, often by a reset.
+pub(crate) async fn left_silently<S: AsyncRead + Unpin>(stream: &mut Prefixed<S>, limit: Duration) -> bool {
+    if !stream.prefix().is_empty() {
+        return false;
+    }
+    match within(limit, stream.fill(READ)).await {
+        Ok(Ok(read)) => read == 0,
+        Ok(Err(error)) => read_failure(&error, 0) == Code::ClientSilent,
+        Err(_) => false,
+    }
+}
+
+fn read_failure(error: &io::Error, bytes: usize) -> Code {
     match error.kind() {
+        io::ErrorKind::ConnectionReset if bytes == 0 => Code::ClientSilent,
         io::ErrorKind::ConnectionReset => Code::ConnectionReset,
         _ => Code::NetworkIo,
     }

@@ -1,6 +1,6 @@
 //! The one stream type of the data path: plaintext or TLS, either end.
 
-use crate::metrics::series::OpenConnection;
+use crate::{metrics::series::OpenConnection, record::Bytes};
 use std::{
     io::{self, IoSlice},
     pin::Pin,
@@ -17,7 +17,7 @@ use tokio::{
     time::Sleep,
 };
 use tokio_rustls::{client, server};
-use weft_net::prefixed::Prefixed;
+use weft_net::{prefixed::Prefixed, socket};
 
 /// What carries the bytes. One type for all, so that HTTP is compiled once.
 pub(crate) enum Transport {
@@ -30,6 +30,7 @@ pub(crate) enum Transport {
 pub(crate) struct Io {
     stream: Prefixed<Transport>,
     open: Option<OpenConnection>,
+    bytes: Option<Arc<Bytes>>,
     heads: Option<Heads>,
     ended: bool,
     linger: Option<Linger>,
@@ -47,7 +48,7 @@ const LINGER_BYTES: usize = 4 << 20;
 
 impl Io {
     pub(crate) fn new(stream: Prefixed<Transport>) -> Self {
-        Io { stream, open: None, heads: None, ended: false, linger: None }
+        Io { stream, open: None, bytes: None, heads: None, ended: false, linger: None }
     }
 
     pub(crate) fn plain(tcp: TcpStream) -> Self {
@@ -57,6 +58,23 @@ impl Io {
     /// Counts what passes from now on, until this is dropped.
     pub(crate) fn count(&mut self, open: OpenConnection) {
         self.open = Some(open);
+    }
+
+    /// Counts what passes for the connection's story, too.
+    pub(crate) fn tell(&mut self, bytes: Arc<Bytes>) {
+        self.bytes = Some(bytes);
+    }
+
+    /// Ends the connection by a reset when this is dropped: an orderly end after a failure would look to the peer like a
+    /// complete answer.
+    pub(crate) fn abort(&mut self) {
+        let tcp = match self.stream.get_ref() {
+            Transport::Plain(tcp) => tcp,
+            Transport::Accepted(tls) => tls.get_ref().0.get_ref(),
+            Transport::Connected(tls) => tls.get_ref().0,
+        };
+        // A socket that cannot be told is gone already.
+        let _best_effort = socket::reset_on_close(tcp);
     }
 
     /// Limits how long the head of an HTTP/1 request may take once its first byte has come.
@@ -132,6 +150,9 @@ impl AsyncRead for Io {
                 if let Some(open) = &this.open {
                     open.read(count as u64);
                 }
+                if let Some(bytes) = &this.bytes {
+                    bytes.read(count as u64);
+                }
                 if let Some(heads) = &this.heads
                     && count > 0
                     && heads.state.busy.load(Relaxed) == 0
@@ -200,6 +221,9 @@ impl Io {
     }
 
     fn wrote(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let (Poll::Ready(Ok(count)), Some(bytes)) = (&polled, &self.bytes) {
+            bytes.written(*count as u64);
+        }
         match (&polled, &mut self.open) {
             (Poll::Ready(Ok(count)), Some(open)) => open.written(*count as u64),
             (Poll::Ready(Err(error)), Some(open)) => open.errno(errno(error)),

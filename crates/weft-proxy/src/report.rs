@@ -31,6 +31,14 @@ pub(crate) fn connection_failed(
     log(direction, who, "connection failed", fault);
 }
 
+/// A client that closed without a byte: a probe or a port scanner, and nobody's failure. Says how the connection ended.
+pub(crate) fn silent(metrics: &Metrics, direction: Direction, client: std::net::SocketAddr) -> &'static str {
+    let labels = Labels::new().with("direction", direction.as_str());
+    metrics.counter(Count::SilentConnections, &labels).add(1);
+    tracing::debug!(direction = direction.as_str(), %client, "the client closed without sending a byte");
+    "the client closed without sending a byte"
+}
+
 /// A request that was answered by the proxy instead of the server.
 pub(crate) fn request_failed(
     metrics: &Metrics,
@@ -76,9 +84,9 @@ fn log(direction: Direction, who: Who<'_>, what: &'static str, fault: &Fault) {
     let (client, target) = (who.client, who.target.to_string());
     let Some(repeated) = may_write((fault.code(), direction, target.clone())) else { return };
     let direction = direction.as_str();
-    // Probes and shutdowns are everyday; the rest is worth a line at the default level.
+    // Shutdowns are everyday; the rest is worth a line at the default level.
     match fault.code() {
-        Code::ClientSilent | Code::Draining | Code::FailureInjected => {
+        Code::Draining | Code::FailureInjected => {
             tracing::info!(direction, %client, %target, repeated, error = ?fault, "{what}");
         }
         _ => tracing::warn!(direction, %client, %target, repeated, error = ?fault, "{what}"),

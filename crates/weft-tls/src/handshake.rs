@@ -8,7 +8,7 @@ use crate::{
     failure::{Side, fault_of_io},
     named::NamedServer,
 };
-use rustls::ServerConfig;
+use rustls::{NamedGroup, ServerConfig, crypto::SupportedKxGroup};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -24,6 +24,8 @@ pub struct Accepted<IO> {
     pub client: Option<Identity>,
     /// The client will send a transport header.
     pub transport: bool,
+    /// The key exchange that both agreed on.
+    pub group: &'static str,
 }
 
 /// A connection whose server proved to be who it must be.
@@ -32,6 +34,8 @@ pub struct Connected<IO> {
     pub stream: client::TlsStream<IO>,
     /// The server agreed to a transport header.
     pub transport: bool,
+    /// The key exchange that both agreed on.
+    pub group: &'static str,
 }
 
 /// Serves a client that asked for this workload's name. `direct`: on the proxy's own port, where a transport header
@@ -60,7 +64,8 @@ where
     let session = stream.get_ref().1;
     let client = session.peer_certificates().and_then(|chain| first_identity(chain.first()?));
     let transport = session.alpn_protocol() == Some(crate::provider::TRANSPORT_ALPN);
-    Ok(Accepted { stream, client, transport })
+    let group = group(session.negotiated_key_exchange_group());
+    Ok(Accepted { stream, client, transport, group })
 }
 
 /// Connects to a server that must prove `expected`. The first poll writes the ClientHello. `transport` offers the
@@ -95,5 +100,16 @@ where
             .fact("actual", actual.join(" "))
     })?;
     let transport = session.alpn_protocol() == Some(crate::provider::TRANSPORT_ALPN);
-    Ok(Connected { stream, transport })
+    let group = group(session.negotiated_key_exchange_group());
+    Ok(Connected { stream, transport, group })
+}
+
+fn group(agreed: Option<&'static dyn SupportedKxGroup>) -> &'static str {
+    match agreed.map(|group| group.name()) {
+        Some(NamedGroup::X25519MLKEM768) => "X25519MLKEM768",
+        Some(NamedGroup::X25519) => "X25519",
+        Some(NamedGroup::secp256r1) => "P-256",
+        Some(NamedGroup::secp384r1) => "P-384",
+        Some(_) | None => "another group",
+    }
 }

@@ -8,7 +8,7 @@ pub(crate) mod context;
 mod destination;
 mod endpoints;
 pub mod fixed;
-mod judge;
+pub(crate) mod judge;
 mod memory;
 mod ports;
 mod settle;

@@ -5,9 +5,10 @@ use super::{
     client::{self, Unanswered},
 };
 use crate::{
-    connect::{self, Target},
+    connect::{self, Made, Target},
     io::Io,
     mesh::Mesh,
+    record::Story,
 };
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::{
@@ -48,16 +49,18 @@ struct Idle {
 enum H2 {
     None,
     /// One attempt serves all who wait.
-    Connecting(watch::Receiver<Option<Result<http2::SendRequest<Body>, Arc<FaultRecord>>>>),
+    Connecting(Attempt),
     Ready(http2::SendRequest<Body>),
 }
+
+type Attempt = watch::Receiver<Option<Result<(http2::SendRequest<Body>, Made), Arc<FaultRecord>>>>;
 
 /// A response, and the HTTP/1 connection it comes on.
 pub(crate) struct Answered {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Option<Lease>,
-    /// The connection was made for this request, which its time includes.
-    pub(crate) fresh: bool,
+    /// The connection was made for this request, whose time includes that.
+    pub(crate) made: Option<Made>,
 }
 
 /// Why there is no response.
@@ -125,8 +128,19 @@ impl Pool {
         self.idle.borrow().is_empty() && matches!(&*self.h2.borrow(), H2::None)
     }
 
+    /// Tells how the connection that serves a client came about; `None`: another client needed it before.
+    pub(crate) fn tell(&self, story: &Story, made: Option<Made>) {
+        match made {
+            Some(made) => made.tell(story, &self.target),
+            None => {
+                let text = format!("over a connection to {} that was open already", self.target.addr);
+                story.event(Phase::Connect, text);
+            }
+        }
+    }
+
     /// Connects without HTTP.
-    pub(crate) async fn dial(&self, session: Option<Session>) -> Result<Io, Fault> {
+    pub(crate) async fn dial(&self, session: Option<Session>) -> Result<(Io, Made), Fault> {
         connect::dial(&self.mesh, &self.target, session).await
     }
 
@@ -142,17 +156,17 @@ impl Pool {
         loop {
             let reused = if fresh { None } else { self.checkout().await };
             let is_reused = reused.is_some();
-            let mut sender = match reused {
-                Some(sender) => sender,
+            let (mut sender, made) = match reused {
+                Some(sender) => (sender, None),
                 None => match self.connect_h1().await {
-                    Ok(sender) => sender,
+                    Ok((sender, made)) => (sender, Some(made)),
                     Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
                 },
             };
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = (!alone).then(|| Lease { pool: self.clone(), sender });
-                    return Ok(Answered { response, lease, fresh: !is_reused });
+                    return Ok(Answered { response, lease, made });
                 }
                 Err(mut error) => {
                     let unanswered = self.unanswered(error.error());
@@ -175,13 +189,12 @@ impl Pool {
     pub(crate) async fn send_h2(self: &Rc<Self>, mut request: Request<Body>) -> Result<Answered, Failed> {
         let again = request.body().is_empty().then(|| copy_of(&request));
         for last in [false, true] {
-            let fresh = !matches!(&*self.h2.borrow(), H2::Ready(_));
-            let mut sender = match self.h2().await {
-                Ok(sender) => sender,
+            let (mut sender, made) = match self.h2().await {
+                Ok(connected) => connected,
                 Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
             };
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Answered { response, lease: None, fresh }),
+                Ok(response) => return Ok(Answered { response, lease: None, made }),
                 Err(error) => error,
             };
             let unanswered = self.unanswered(error.error());
@@ -218,22 +231,24 @@ impl Pool {
         }
     }
 
-    async fn connect_h1(&self) -> Result<http1::SendRequest<Body>, Fault> {
-        let io = self.dial(Some(Session::Http1)).await?;
-        client::http1(io).await.map_err(|error| self.unanswered(&error).fault)
+    async fn connect_h1(&self) -> Result<(http1::SendRequest<Body>, Made), Fault> {
+        let (io, made) = self.dial(Some(Session::Http1)).await?;
+        let sender = client::http1(io).await.map_err(|error| self.unanswered(&error).fault)?;
+        Ok((sender, made))
     }
 
-    async fn h2(self: &Rc<Self>) -> Result<http2::SendRequest<Body>, Fault> {
+    /// The one HTTP/2 connection, and how it came about if this caller had to wait for it.
+    async fn h2(self: &Rc<Self>) -> Result<(http2::SendRequest<Body>, Option<Made>), Fault> {
         self.used.set(Instant::now());
         let mut connecting = match &*self.h2.borrow() {
-            H2::Ready(sender) if !sender.is_closed() => return Ok(sender.clone()),
+            H2::Ready(sender) if !sender.is_closed() => return Ok((sender.clone(), None)),
             H2::Connecting(attempt) => Some(attempt.clone()),
             _ => None,
         };
         let attempt = connecting.get_or_insert_with(|| self.start_h2());
         let failed = match attempt.wait_for(Option::is_some).await {
             Ok(done) => match &*done {
-                Some(Ok(sender)) => return Ok(sender.clone()),
+                Some(Ok((sender, made))) => return Ok((sender.clone(), Some(*made))),
                 Some(Err(record)) => record.clone(),
                 None => return Err(Fault::new(Code::Invariant).in_phase(Phase::Connect)),
             },
@@ -244,20 +259,19 @@ impl Pool {
     }
 
     /// Starts the one attempt. It goes on when those who wait leave: others may come.
-    fn start_h2(
-        self: &Rc<Self>,
-    ) -> watch::Receiver<Option<Result<http2::SendRequest<Body>, Arc<FaultRecord>>>> {
+    fn start_h2(self: &Rc<Self>) -> Attempt {
         let (done, attempt) = watch::channel(None);
         *self.h2.borrow_mut() = H2::Connecting(attempt.clone());
         let pool = self.clone();
         tokio::task::spawn_local(async move {
             let connected = async {
-                let io = pool.dial(Some(Session::Http2)).await?;
-                client::http2(io).await.map_err(|error| pool.unanswered(&error).fault)
+                let (io, made) = pool.dial(Some(Session::Http2)).await?;
+                let sender = client::http2(io).await.map_err(|error| pool.unanswered(&error).fault)?;
+                Ok::<_, Fault>((sender, made))
             };
             let result = connected.await;
             *pool.h2.borrow_mut() = match &result {
-                Ok(sender) if !pool.retired.get() => H2::Ready(sender.clone()),
+                Ok((sender, _)) if !pool.retired.get() => H2::Ready(sender.clone()),
                 _ => H2::None,
             };
             done.send_replace(Some(result.map_err(|fault| Arc::new(fault.record()))));

@@ -41,12 +41,10 @@ pub(super) async fn relay(
     }
 
     // 2. Mutual TLS and the promise of a transport header.
-    let (mut io, identity, transport) = own_handshake(&mesh, stream, true, limit, client).await?;
-    story.tls("mutual");
+    let (mut io, identity, transport) = own_handshake(&mesh, stream, true, client, &story).await?;
     let Some(identity) = identity else {
         return Err(Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept).peer(client));
     };
-    story.client_identity(&identity);
     if !transport {
         let fault = Fault::new(Code::TransportHeaderMissing).in_phase(Phase::TransportHeader);
         return Err(fault.peer(client).fact("client", &identity));
@@ -93,11 +91,13 @@ pub(super) async fn relay(
                 Session::Http2 => Protocol::Http2,
             };
             connection.story.protocol(protocol.as_str());
+            connection.story.event(Phase::Detect, protocol.as_str());
             http::relay(connection, io, protocol, policy).await
         }
         // What the port declares wins over what the client found: opaque bytes are moved untouched.
         _ => {
             connection.story.protocol(Protocol::Opaque.as_str());
+            connection.story.event(Phase::Detect, Protocol::Opaque.as_str());
             opaque::relay(connection, io, policy).await
         }
     }

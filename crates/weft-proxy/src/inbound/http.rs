@@ -25,7 +25,13 @@ use crate::{
 };
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use std::{cell::RefCell, error::Error, rc::Rc, sync::Arc, time::Instant};
+use std::{
+    cell::{Cell, RefCell},
+    error::Error,
+    rc::Rc,
+    sync::Arc,
+    time::Instant,
+};
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
@@ -46,6 +52,8 @@ struct Requests {
     counted: RefCell<Vec<Counted>>,
     /// The policy last seen, and what it makes this client pass.
     limiter: RefCell<Option<(Arc<ServerPolicy>, Option<Limiter>)>>,
+    /// The story has the way to the application.
+    reached: Cell<bool>,
 }
 
 /// The counters of one permit, so that a request formats no label.
@@ -67,6 +75,7 @@ pub(super) async fn relay(
     policy: watch::Receiver<Arc<ServerPolicy>>,
 ) -> Result<(), Fault> {
     let mesh = connection.worker.mesh.clone();
+    connection.story.endpoint(connection.app);
     let policy = Latest::new(policy);
     connection.count(&mut io, &policy.get());
     let client_id = connection.tls.client_id().and_then(|id| HeaderValue::from_str(id.as_str()).ok());
@@ -80,6 +89,7 @@ pub(super) async fn relay(
         closing: Closing::default(),
         counted: RefCell::default(),
         limiter: RefCell::default(),
+        reached: Cell::new(false),
     });
     server::serve(io, protocol, &mesh.config.inbound.h2, &mesh.drain, requests).await
 }
@@ -189,6 +199,9 @@ impl Requests {
             app.send_h1(request, upgrades || version == Version::HTTP_10).await
         };
         let answered = sent.map_err(|failed| self.failed(failed, version))?;
+        if !self.reached.replace(true) {
+            app.tell(&connection.story, answered.made);
+        }
 
         // 5. Its answer, watched to the last byte.
         let mut response = answered.response;
@@ -297,6 +310,8 @@ impl Requests {
         }
         let connection = &self.connection;
         connection.story.decided(permit.server(), Some(permit.authorization()));
+        let allowed = format!("allowed by {} of {}", permit.authorization(), permit.server());
+        connection.story.event(Phase::Authorize, allowed);
         let mut labels = Labels::new()
             .with("target_addr", connection.app)
             .policy("srv", permit.server())

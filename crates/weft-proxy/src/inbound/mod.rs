@@ -8,7 +8,7 @@ mod refuse;
 
 use crate::{
     accept,
-    connect::{Role, Target},
+    connect::{Millis, Role, Target},
     deadline::within,
     detect::{self, Protocol},
     http::pool::Pool,
@@ -91,6 +91,9 @@ pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     };
     let how = match &ended {
         Ok(()) => "closed",
+        Err(fault) if fault.code() == Code::ClientSilent => {
+            report::silent(&mesh.metrics, Direction::Inbound, client)
+        }
         Err(fault) => {
             let who = Who { client, target: &dst };
             report::connection_failed(&mesh.metrics, &story, Direction::Inbound, who, fault);
@@ -129,6 +132,8 @@ async fn relay(
     // 3. An opaque port: bytes are moved untouched, TLS and all.
     if now.protocol == PolicyProtocol::Opaque {
         let tls = ClientTls::None(NoTls::PortSkipped);
+        story.tls(NoTls::PortSkipped.as_str());
+        story.event(Phase::Detect, "the port is opaque: its bytes are not looked at");
         let io = Io::new(stream.map(Transport::Plain));
         let connection = Connection { worker, story, client, tls, app: dst };
         return Box::pin(opaque::relay(connection, io, policy)).await;
@@ -141,6 +146,7 @@ async fn relay(
     // 5. Which protocol is inside?
     let (io, protocol) = understand(&connection, io, &now).await?;
     connection.story.protocol(protocol.as_str());
+    connection.story.event(Phase::Detect, protocol.as_str());
 
     // 6. Decide and forward: per connection, or per request.
     match protocol {
@@ -163,12 +169,8 @@ async fn authenticate(
     let plain = |stream: Prefixed<TcpStream>| Io::new(stream.map(Transport::Plain));
     match hello {
         Hello::Client { sni: Some(sni) } if is_own_name(mesh, &sni) => {
-            let handshake = own_handshake(mesh, stream, false, limit, client);
+            let handshake = own_handshake(mesh, stream, false, client, story);
             let (io, identity, _) = Box::pin(handshake).await?;
-            story.tls("mutual");
-            if let Some(id) = &identity {
-                story.client_identity(id);
-            }
             Ok((io, ClientTls::Terminated(identity)))
         }
         // Another workload's name: an address was reused, and no application would know what to do with it.
@@ -177,11 +179,13 @@ async fn authenticate(
         }
         Hello::Client { sni: Some(sni) } => {
             story.tls("passthrough");
+            story.event(Phase::Detect, "TLS for the application: passed on unread");
             Ok((plain(stream), ClientTls::Passthrough { sni }))
         }
         Hello::Client { sni: None } | Hello::NotTls | Hello::Incomplete => {
             let reason = if client.ip().is_loopback() { NoTls::Loopback } else { NoTls::NoTlsFromRemote };
             story.tls(reason.as_str());
+            story.event(Phase::Detect, "the client sends no TLS");
             Ok((plain(stream), ClientTls::None(reason)))
         }
     }
@@ -213,9 +217,10 @@ async fn own_handshake(
     mesh: &Arc<Mesh>,
     stream: Prefixed<TcpStream>,
     direct: bool,
-    limit: Duration,
     client: SocketAddr,
+    story: &Story,
 ) -> Result<(Io, Option<Identity>, bool), Fault> {
+    let limit = mesh.config.inbound.detect_timeout;
     let begun = Instant::now();
     let accepting = async {
         let credentials = match mesh.identity.current() {
@@ -231,7 +236,17 @@ async fn own_handshake(
         Fault::new(code).in_phase(Phase::TlsAccept).fact("waited_ms", late.waited.as_millis())
     });
     let accepted = accepted.and_then(|inner| inner).map_err(|fault| fault.peer(client))?;
-    mesh.metrics.phase(Phase::TlsAccept, begun.elapsed());
+    let took = begun.elapsed();
+    mesh.metrics.phase(Phase::TlsAccept, took);
+    story.tls("mutual");
+    let (took, group) = (Millis(took), accepted.group);
+    match &accepted.client {
+        Some(id) => {
+            story.client_identity(id);
+            story.event(Phase::TlsAccept, format!("TLS with {id} in {took} (1.3, {group})"));
+        }
+        None => story.event(Phase::TlsAccept, format!("TLS without an identity in {took} (1.3, {group})")),
+    }
     let transport = Transport::Accepted(Box::new(accepted.stream));
     Ok((Io::new(Prefixed::new(transport)), accepted.client, accepted.transport))
 }
@@ -284,6 +299,7 @@ impl Connection {
             .client_tls(&self.tls)
             .policy("srv", &policy.meta);
         io.count(self.worker.mesh.metrics.tcp(&labels).open());
+        io.tell(self.story.bytes());
     }
 }
 
@@ -304,6 +320,7 @@ impl Worker {
             names: addr,
             role: Role::App,
             tls: None,
+            plain: "it is beside the proxy",
             limit: config.connect_timeout,
             options: socket::Options {
                 keepalive: config.sockets.connect_keepalive,

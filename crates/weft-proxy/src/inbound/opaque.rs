@@ -2,56 +2,84 @@
 
 use super::Connection;
 use crate::{
+    detect,
     io::{Io, errno},
     metrics::{Count, labels::Labels},
 };
-use std::{cell::Cell, sync::Arc};
+use std::{cell::Cell, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, Phase};
-use weft_model::inbound::{Caller, ServerPolicy, authorize_tcp};
+use weft_model::{
+    identity::ClientTls,
+    inbound::{Caller, Permit, ServerPolicy, authorize_tcp},
+};
 use weft_net::copy::{self, Side};
+
+/// How long a refusal waits for its client to show that it only probed. Servers that speak first would be silent longer.
+const PROBE: Duration = Duration::from_millis(100);
 
 pub(super) async fn relay(
     connection: Connection,
     mut io: Io,
+    policy: watch::Receiver<Arc<ServerPolicy>>,
+) -> Result<(), Fault> {
+    let ended = forward(&connection, &mut io, policy).await;
+    if ended.is_err() {
+        // The client must not take an orderly end for a complete answer.
+        io.abort();
+    }
+    ended
+}
+
+async fn forward(
+    connection: &Connection,
+    io: &mut Io,
     mut policy: watch::Receiver<Arc<ServerPolicy>>,
 ) -> Result<(), Fault> {
     let story = &connection.story;
+    story.endpoint(connection.app);
 
     // 1. May it?
     let now = policy.borrow_and_update().clone();
-    let permit = connection.authorize(&now)?;
+    let permit = connection.authorize(&now, io).await?;
     story.decided(&now.meta, Some(permit.authorization()));
-    connection.count(&mut io, &now);
+    let allowed = format!("allowed by {} of {}", permit.authorization(), now.meta);
+    story.event(Phase::Authorize, allowed);
+    connection.count(io, &now);
 
     // 2. Dial the application before any byte is promised to the caller.
-    let mut app = connection.worker.app(connection.app).dial(None).await?;
-    story.event(Phase::Connect, "connected to the application");
+    let pool = connection.worker.app(connection.app);
+    let (mut app, made) = pool.dial(None).await?;
+    pool.tell(story, Some(made));
 
     // 3. Copy until both sides have ended, or the permit is withdrawn.
-    let (up, down) = (Cell::new(0_u64), Cell::new(0_u64));
+    let sent = Cell::new(0_u64);
     let mut passed = |side, count: usize| {
-        let bytes = if side == Side::Client { &up } else { &down };
-        bytes.set(bytes.get() + count as u64);
+        if side == Side::Client {
+            sent.set(sent.get() + count as u64);
+        }
     };
-    let ended = tokio::select! {
+    tokio::select! {
         biased;
-        fault = withdrawn(&connection, &mut policy) => Err(fault),
-        copied = copy::both_ways(&mut io, &mut app, &mut passed) => copied.map_err(|error| {
-            let side = error.side;
-            let code = if errno(&error.error) == "ECONNRESET" { Code::ConnectionReset } else { Code::NetworkIo };
+        fault = withdrawn(connection, &mut policy) => Err(fault),
+        copied = copy::both_ways(io, &mut app, &mut passed) => copied.map_err(|error| {
+            let (side, reset) = (error.side, errno(&error.error) == "ECONNRESET");
+            let code = match side {
+                // Probes leave like that.
+                Side::Client if reset && sent.get() == 0 => Code::ClientSilent,
+                _ if reset => Code::ConnectionReset,
+                _ => Code::NetworkIo,
+            };
             Fault::new(code).in_phase(Phase::Copy).because(error).fact("side", match side {
                 Side::Client => "client",
                 Side::Server => "application",
             })
         }),
-    };
-    story.bytes(up.get(), down.get());
-    ended
+    }
 }
 
 impl Connection {
-    fn authorize(&self, policy: &ServerPolicy) -> Result<weft_model::inbound::Permit, Fault> {
+    async fn authorize(&self, policy: &ServerPolicy, io: &mut Io) -> Result<Permit, Fault> {
         let caller = Caller { addr: self.client.ip(), tls: &self.tls };
         let labels =
             || Labels::new().with("target_addr", self.app).policy("srv", &policy.meta).client_tls(&self.tls);
@@ -63,7 +91,12 @@ impl Connection {
                 Ok(permit)
             }
             Err(denied) => {
+                let plain = matches!(self.tls, ClientTls::None(_));
+                if plain && detect::left_silently(io.stream(), PROBE).await {
+                    return Err(Fault::new(Code::ClientSilent).in_phase(Phase::Authorize));
+                }
                 metrics.counter(Count::InboundTcpAuthzDeny, &labels()).add(1);
+                self.story.decided(&policy.meta, None);
                 Err(self.denied(&denied))
             }
         }

@@ -57,6 +57,7 @@ pub enum Count {
     ControlStreams,
     JournalDropped,
     ConnectionsAccepted,
+    SilentConnections,
 }
 
 const COUNTERS: &[(Count, &str, &str)] = &[
@@ -93,6 +94,11 @@ const COUNTERS: &[(Count, &str, &str)] = &[
     (Count::ControlStreams, "weft_control_streams", "Control-plane streams, by service and how they ended"),
     (Count::JournalDropped, "weft_journal_dropped", "Journal entries that could not be uploaded"),
     (Count::ConnectionsAccepted, "weft_connections_accepted", "Connections accepted"),
+    (
+        Count::SilentConnections,
+        "weft_silent_connections",
+        "Connections closed without a byte from the client",
+    ),
 ];
 
 /// A family of plain gauges.

@@ -6,6 +6,7 @@ use crate::{
     http::pool::Pool,
     mesh::Mesh,
     metrics::{Count, labels::Labels, series::HttpSeries},
+    record::Story,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -100,6 +101,22 @@ impl Member {
         *self.series.borrow_mut() = mesh.metrics.http(&request_labels(labels, name, endpoint));
         *self.endpoint.borrow_mut() = endpoint.clone();
         self.proof_told_us.set(None);
+    }
+
+    /// Names this endpoint as the one that a story's connection uses.
+    pub(crate) fn tell(&self, story: &Story) {
+        let endpoint = self.endpoint.borrow();
+        story.endpoint(endpoint.addr);
+        match &endpoint.identity {
+            PeerIdentity::Meshed { id, .. } if self.meshed => {
+                story.server_identity(id);
+                story.tls("mutual");
+            }
+            PeerIdentity::Meshed { .. } => story.tls(NoTls::Loopback.as_str()),
+            PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => {
+                story.tls(NoTls::NotProvidedByServiceDiscovery.as_str());
+            }
+        }
     }
 
     /// Carries HTTP/1 over HTTP/2 to this endpoint?
@@ -300,6 +317,12 @@ fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target
         PeerIdentity::Unknown(why) if strict && in_cluster => return Err(*why),
         PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => None,
     };
+    let plain = match &endpoint.identity {
+        _ if local => "the endpoint is in this pod",
+        _ if !in_cluster => "the address is outside of the cluster",
+        PeerIdentity::Unknown(_) => "its identity is not known",
+        PeerIdentity::Unmeshed | PeerIdentity::Meshed { .. } => "there is no proxy, says the controller",
+    };
     if tls.is_none() && in_cluster && !local {
         let reason = match &endpoint.identity {
             PeerIdentity::Unknown(why) => {
@@ -319,6 +342,7 @@ fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target
         names: endpoint.addr,
         role: Role::Peer,
         tls,
+        plain,
         limit: config.outbound.connect_timeout,
         options: socket::Options {
             keepalive: config.outbound.sockets.connect_keepalive,

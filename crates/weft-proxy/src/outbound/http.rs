@@ -33,10 +33,10 @@ use std::{
 use tokio::net::TcpStream;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
-    identity::{Identity, PeerIdentity},
+    identity::Identity,
     outbound::{
-        BackendKind, FailureAccrual, HttpRoutes, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend,
-        find_route,
+        BackendKind, FailureAccrual, HttpRoute, HttpRoutes, HttpRule, OutboundProtocol, RetryPolicy,
+        RouteBackend, find_route,
     },
 };
 use weft_net::prefixed::Prefixed;
@@ -53,6 +53,8 @@ struct Requests {
     connection_id: Option<HeaderValue>,
     /// The endpoint that the story names.
     told: Cell<Option<SocketAddr>>,
+    /// The story has the way of the first request.
+    routed: Cell<bool>,
 }
 
 pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) -> Result<(), Fault> {
@@ -65,6 +67,7 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
         detail,
         connection_id,
         told: Cell::new(None),
+        routed: Cell::new(false),
     });
     server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
 }
@@ -83,6 +86,8 @@ pub(super) async fn refuse_all(
     // What has not come by now did not wait for us.
     let (protocol, _) = detect::protocol(&mut stream, REFUSE_DETECT).await?;
     if protocol == Protocol::Opaque {
+        // The application must not take an orderly end for an empty answer.
+        let _best_effort = weft_net::socket::reset_on_close(stream.get_ref());
         return Err(fault);
     }
     story.protocol(protocol.as_str());
@@ -225,13 +230,17 @@ impl Requests {
 
         // 2. Which way? One immutable view for the whole decision.
         let destination = connection.usable_destination().await;
-        let (rule, accrual) = self.route(&destination.policy.protocol, &request, kind.version)?;
+        let (route, rule, accrual) = self.route(&destination.policy.protocol, &request, kind.version)?;
         match filters::request(&rule.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
         let backend = connection.choose(&rule.backends)?;
+        if !self.routed.replace(true) {
+            let text = format!("first request: {}, to {}", route.meta, backend.backend.meta);
+            connection.story.event(Phase::Route, text);
+        }
         match filters::request(&backend.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
@@ -326,7 +335,7 @@ impl Requests {
         protocol: &'d OutboundProtocol,
         request: &Request<Incoming>,
         version: Version,
-    ) -> Result<(&'d HttpRule, Option<&'d FailureAccrual>), Fault> {
+    ) -> Result<(&'d HttpRoute, &'d HttpRule, Option<&'d FailureAccrual>), Fault> {
         let routes: &HttpRoutes = match protocol {
             OutboundProtocol::Detect { http2, .. } if version == Version::HTTP_2 => http2,
             OutboundProtocol::Detect { http1, .. } => http1,
@@ -345,7 +354,7 @@ impl Requests {
         let host = headers::host(headers::authority(request).unwrap_or_default());
         let view = View(request.headers());
         let found = find_route(routes, &headers::parts(request, &host, &view));
-        found.map(|(_, rule)| (rule, routes.accrual.as_ref())).ok_or_else(|| {
+        found.map(|(route, rule)| (route, rule, routes.accrual.as_ref())).ok_or_else(|| {
             let tried: Vec<_> = routes.routes.iter().take(8).map(|route| route.meta.to_string()).collect();
             Fault::new(Code::NoRouteMatches)
                 .in_phase(Phase::Route)
@@ -418,8 +427,11 @@ impl Requests {
             let first = self.tell(&member);
             let load = member.load(accrual);
             let fault = match self.send_to(&member, request, kind, first).await? {
-                Ok(Answered { response, lease, fresh }) => {
-                    load.answered(&connection.worker, fresh);
+                Ok(Answered { response, lease, made }) => {
+                    load.answered(&connection.worker, made.is_some());
+                    if let (true, Ok(pool)) = (first, &member.pool) {
+                        pool.tell(&connection.story, made);
+                    }
                     return Ok(Answer { response, lease, load, member });
                 }
                 Err((fault, unsent)) => {
@@ -427,7 +439,7 @@ impl Requests {
                     fault
                 }
             };
-            connection.story.event(Phase::Connect, fault.to_string());
+            connection.story.event(fault.phase().unwrap_or(Phase::Connect), fault.to_string());
             if fault.code() == Code::Stalled && stalls == 0 {
                 // This process stood still: that says nothing about the endpoint.
                 stalls += 1;
@@ -528,17 +540,7 @@ impl Requests {
         }
         self.told.set(Some(endpoint.addr));
         let story = &self.connection.story;
-        story.endpoint(endpoint.addr);
-        match &endpoint.identity {
-            PeerIdentity::Meshed { id, .. } if member.meshed => {
-                story.server_identity(id);
-                story.tls("mutual");
-            }
-            PeerIdentity::Meshed { .. } => story.tls("loopback"),
-            PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => {
-                story.tls("not_provided_by_service_discovery")
-            }
-        }
+        member.tell(story);
         true
     }
 

@@ -7,9 +7,10 @@ mod opaque;
 
 use crate::{
     accept,
+    connect::Millis,
     deadline::within,
     detect::{self, Protocol},
-    discovery::Destination,
+    discovery::{Destination, judge::each_endpoint},
     io::{Io, Transport},
     latest::Latest,
     mesh::Mesh,
@@ -143,6 +144,9 @@ pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     };
     let how = match &ended {
         Ok(()) => "closed",
+        Err(fault) if fault.code() == Code::ClientSilent => {
+            report::silent(&mesh.metrics, Direction::Outbound, client)
+        }
         Err(fault) => {
             let target = dst.unwrap_or(client);
             let who = Who { client, target: &target };
@@ -177,6 +181,7 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
     let now = destination.get();
     story.service(&now.policy.meta);
     let connection = Connection { worker, story, client, dst, destination };
+    connection.story.event(Phase::Discover, connection.found(&now));
 
     // 3. Which protocol? The destination may say so; the bytes say the rest.
     let opaque_by_profile = now.profile.as_ref().is_some_and(|profile| profile.opaque);
@@ -207,11 +212,13 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
         }
     };
     connection.story.protocol(protocol.as_str());
+    connection.story.event(Phase::Detect, protocol.as_str());
     let labels = Labels::new().with("protocol", protocol.as_str()).object("parent", &now.policy.meta);
     mesh.metrics.counter(Count::OutboundProtocolConnections, &labels).add(1);
     let mut io = Io::new(stream.map(Transport::Plain));
     let labels = Labels::new().with("direction", "outbound").with("peer", "src").with("target_addr", dst);
     io.count(mesh.metrics.tcp(&labels.server_tls(Err(NoTls::Loopback))).open());
+    io.tell(connection.story.bytes());
     drop(now);
 
     // 4. Forward: per request, or once.
@@ -294,6 +301,15 @@ impl Worker {
 }
 
 impl Connection {
+    /// What the answer is, in words.
+    fn found(&self, destination: &Destination) -> String {
+        let age = Millis(destination.learned.elapsed());
+        let mut endpoints = 0;
+        each_endpoint(&destination.policy, &mut |_| endpoints += 1);
+        let what = if endpoints > 0 { "a fixed endpoint" } else { "a balanced service" };
+        format!("{}: {what}; the answer is {age} old", destination.policy.meta)
+    }
+
     /// Do the endpoints of an undetected destination say that their bytes are opaque?
     fn is_declared_opaque(&self, destination: &Destination) -> bool {
         let OutboundProtocol::Detect { opaque, .. } = &destination.policy.protocol else { return false };

@@ -15,6 +15,15 @@ use weft_net::copy::{self, CopyError, Side};
 const TRIES: usize = 3;
 
 pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String>) -> Result<(), Fault> {
+    let ended = forward(&connection, &mut io, sni).await;
+    if ended.is_err() {
+        // The application must not take an orderly end for a complete answer.
+        io.abort();
+    }
+    ended
+}
+
+async fn forward(connection: &Connection, io: &mut Io, sni: Option<String>) -> Result<(), Fault> {
     let story = &connection.story;
 
     // 1. The route, and what it allows.
@@ -26,31 +35,26 @@ pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String
         return Err(fault.fact("route", &route.meta));
     }
     let backend = connection.choose(&route.backends).map_err(|fault| fault.fact("route", &route.meta))?;
+    story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));
 
     // 2. An endpoint that takes the connection. Nothing was sent before it does, so others may be tried.
     let (member, mut server) = connection.connect(backend, destination.strict).await?;
-    let endpoint = member.endpoint();
-    story.endpoint(endpoint.addr);
-    if let PeerIdentity::Meshed { id, .. } = &endpoint.identity {
-        story.server_identity(id);
-    }
     let _load = member.load(None);
 
     // 3. Copy, until both ends have ended or the endpoint turns out to be another than it was dialled as.
-    let (up, down) = (Cell::new(0_u64), Cell::new(0_u64));
+    let received = Cell::new(0_u64);
     let mut passed = |side, count: usize| {
-        let bytes = if side == Side::Client { &up } else { &down };
-        bytes.set(bytes.get() + count as u64);
-    };
-    let ended = tokio::select! {
-        biased;
-        fault = connection.outdated(backend, &member) => Err(fault),
-        copied = copy::both_ways(&mut io, &mut server, &mut passed) => {
-            copied.map_err(|error| connection.broken(&member, error))
+        if side == Side::Server {
+            received.set(received.get() + count as u64);
         }
     };
-    story.bytes(up.get(), down.get());
-    ended
+    tokio::select! {
+        biased;
+        fault = connection.outdated(backend, &member) => Err(fault),
+        copied = copy::both_ways(io, &mut server, &mut passed) => {
+            copied.map_err(|error| connection.broken(&member, error, received.get()))
+        }
+    }
 }
 
 fn route<'d>(destination: &'d Destination, sni: Option<&str>) -> Option<&'d OpaqueRoute> {
@@ -157,13 +161,15 @@ impl Connection {
                 Err(_) => break,
             };
             let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
+            member.tell(&self.story);
             match pool.dial(None).await {
-                Ok(io) => {
+                Ok((io, made)) => {
+                    pool.tell(&self.story, Some(made));
                     member.works(&self.worker);
                     return Ok((member, io));
                 }
                 Err(fault) => {
-                    self.story.event(Phase::Connect, fault.to_string());
+                    self.story.event(fault.phase().unwrap_or(Phase::Connect), fault.to_string());
                     if fault.code() == Code::Stalled && !stalled {
                         // This process stood still: that says nothing about the endpoint.
                         stalled = true;
@@ -239,7 +245,7 @@ impl Connection {
             .fact("reason", "the endpoint's identity became known while connected")
     }
 
-    fn broken(&self, member: &Member, error: CopyError) -> Fault {
+    fn broken(&self, member: &Member, error: CopyError, received: u64) -> Fault {
         let reset = error.error.kind() == io::ErrorKind::ConnectionReset;
         let code = if reset { Code::ConnectionReset } else { Code::NetworkIo };
         let endpoint = member.endpoint();
@@ -251,6 +257,11 @@ impl Connection {
             }
         }
         let side = if error.side == Side::Client { "application" } else { "peer" };
-        Fault::new(code).in_phase(Phase::Copy).peer(endpoint.addr).fact("side", side).because(error)
+        let refused = reset && error.side == Side::Server && received == 0 && member.meshed;
+        let mut fault = Fault::new(code).in_phase(Phase::Copy).about(self.dst).peer(endpoint.addr);
+        if refused {
+            fault = fault.fact("likely", "the peer's proxy refused the connection or lost its application");
+        }
+        fault.fact("side", side).fact("received_bytes", received).because(error)
     }
 }

@@ -85,6 +85,7 @@ impl Recorder {
         let live = Arc::new(Live {
             begun: Instant::now(),
             requests: AtomicU64::new(0),
+            bytes: Arc::default(),
             record: Mutex::new(ConnectionRecord {
                 id: format!("{id:016x}"),
                 peer_id: None,
@@ -203,14 +204,37 @@ impl Recorder {
 struct Live {
     begun: Instant,
     requests: AtomicU64,
+    bytes: Arc<Bytes>,
     record: Mutex<ConnectionRecord>,
+}
+
+/// What has passed, from the client and to it.
+#[derive(Debug, Default)]
+pub(crate) struct Bytes {
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+impl Bytes {
+    pub(crate) fn read(&self, count: u64) {
+        self.read.fetch_add(count, Ordering::Relaxed);
+    }
+    pub(crate) fn written(&self, count: u64) {
+        self.written.fetch_add(count, Ordering::Relaxed);
+    }
 }
 
 impl Live {
     fn so_far(&self) -> ConnectionRecord {
         let mut record = self.record.lock().clone();
-        record.requests = self.requests.load(Ordering::Relaxed);
+        self.count_into(&mut record);
         record
+    }
+
+    fn count_into(&self, record: &mut ConnectionRecord) {
+        record.requests = self.requests.load(Ordering::Relaxed);
+        record.read_bytes = self.bytes.read.load(Ordering::Relaxed);
+        record.written_bytes = self.bytes.written.load(Ordering::Relaxed);
     }
 }
 
@@ -263,9 +287,20 @@ impl Story {
         record.authorization = authorization.map(ToString::to_string);
     }
 
+    /// Counts the bytes of the stream that is the connection's client.
+    pub(crate) fn bytes(&self) -> Arc<Bytes> {
+        self.live.bytes.clone()
+    }
+
     /// A step that was reached.
     pub fn event(&self, phase: Phase, text: impl Into<Cow<'static, str>>) {
-        let at_us = micros(self.live.begun);
+        self.event_at(Instant::now(), phase, text);
+    }
+
+    /// A step that was reached a while ago, told now: events stay in the order of their times.
+    pub fn event_at(&self, at: Instant, phase: Phase, text: impl Into<Cow<'static, str>>) {
+        let at = at.saturating_duration_since(self.live.begun);
+        let at_us = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
         let mut record = self.live.record.lock();
         if record.events.len() >= EVENTS {
             record.events_dropped += 1;
@@ -276,7 +311,8 @@ impl Story {
             let cut = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
             text.truncate(cut);
         }
-        record.events.push(Event { at_us, phase, text });
+        let place = record.events.partition_point(|earlier| earlier.at_us <= at_us);
+        record.events.insert(place, Event { at_us, phase, text });
     }
 
     /// A request was answered with `status`.
@@ -287,12 +323,6 @@ impl Story {
         record.good_since_fault += u64::from(status < 400);
     }
 
-    pub fn bytes(&self, read: u64, written: u64) {
-        let mut record = self.live.record.lock();
-        record.read_bytes += read;
-        record.written_bytes += written;
-    }
-
     /// Something failed, of the connection or of one request. It is counted, kept and uploaded at once; the caller logs.
     pub fn fault(&self, fault: &Fault) {
         self.recorder.metrics.fault(fault.code(), self.direction);
@@ -301,7 +331,7 @@ impl Story {
         record.faults += 1;
         record.good_since_fault = 0;
         record.fault = Some(fault.clone());
-        record.requests = self.live.requests.load(Ordering::Relaxed);
+        self.live.count_into(&mut record);
         // The same failure again and again on one connection is one story, not a thousand.
         let worth_telling = record.faults.is_power_of_two();
         let copy = worth_telling.then(|| record.clone());

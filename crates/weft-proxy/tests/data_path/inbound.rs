@@ -14,12 +14,18 @@ use weft_model::{
     identity::Identity,
     inbound::{Authn, HttpPolicy, Protocol, RateLimit, Route, Rule},
 };
-use weft_testkit::{pki::Pki, raw};
+use weft_testkit::{
+    pki::{self, Pki},
+    raw,
+};
 use weft_tls::{
     credentials::{Client, Credentials},
     handshake,
 };
-use weft_wire::transport_header::{Session, TransportHeader};
+use weft_wire::{
+    record::ConnectionRecord,
+    transport_header::{Session, TransportHeader},
+};
 
 const NOWHERE: &str = "192.0.2.1:80";
 
@@ -318,8 +324,10 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     let mut stream = TcpStream::connect(proxy.inbound).await.unwrap();
     stream.write_all(request).await.unwrap();
     code(Code::NoClientCertificate).await;
+    // A probe is written down, and is nobody's failure.
     drop(TcpStream::connect(proxy.inbound).await.unwrap());
-    code(Code::ClientSilent).await;
+    let silent = |r: &ConnectionRecord| r.ended.as_deref().is_some_and(|how| how.contains("without sending"));
+    assert_eq!(proxy.record(silent).await.fault, None);
     let mut stream = tls(credentials.client(), &proxy, false).await;
     assert_eq!(raw::read_all(&mut stream).await.unwrap_or_default(), b"");
     code(Code::TransportHeaderMissing).await;
@@ -329,4 +337,19 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     assert_eq!(told.code(), Code::ForeignServerName, "the client is told by an alert");
     let record = code(Code::ForeignServerName).await;
     assert_eq!(record.fault.unwrap().fact("seen"), Some("other.example"));
+}
+
+#[tokio::test(flavor = "local")]
+async fn probes_of_a_port_that_denies_them_are_no_failures_and_callers_are_reset() {
+    let (pki, app) = (Pki::new(), app().await);
+    let proxy = proxy(&pki, "store", app.addr, app.addr);
+    proxy.told.inbound(app.addr.port(), server(Protocol::Opaque, only(&pki::identity("web", "shop"))));
+    drop(TcpStream::connect(proxy.inbound).await.unwrap());
+    let silent = |r: &ConnectionRecord| r.ended.as_deref().is_some_and(|how| how.contains("without sending"));
+    assert_eq!(proxy.record(silent).await.fault, None);
+    let mut stream = TcpStream::connect(proxy.inbound).await.unwrap();
+    stream.write_all(b"PING").await.unwrap();
+    let told = raw::read_all(&mut stream).await.unwrap_err();
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(proxy.failure().await.fault.unwrap().code, "POL-002");
 }

@@ -152,22 +152,94 @@ async fn learning_an_identity_moves_open_connections_to_it() {
     assert_eq!(app.last().headers["l5d-client-id"], client.id.as_str());
 }
 
+/// Lets the client dial the server's own port, where nothing is redirected, for the application at `addr`.
+fn direct(client: &Proxy, server: &mut Proxy, addr: SocketAddr) {
+    let socket = weft_net::socket::listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    server.inbound = socket.local_addr().unwrap();
+    let own = server.mesh.config.inbound.listen;
+    let direct = weft_net::socket::Listener::new(socket, Default::default()).unwrap().pretending(own);
+    let direct = direct.pretending_client(crate::harness::STRANGER.parse().unwrap());
+    tokio::task::spawn_local(weft_proxy::inbound::serve(server.mesh.clone(), direct));
+    let mut endpoint = meshed(addr, &server.id);
+    endpoint.transport_port = Some(server.inbound.port());
+    let protocol = OutboundProtocol::Opaque(opaque(BackendKind::Forward(Arc::new(endpoint))));
+    client.told.destination(destination(dst(), protocol, true));
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_denied_opaque_connection_is_no_empty_answer() {
+    let pki = Pki::new();
+    let (_listener, addr) = raw::listener().await;
+    let (client, mut server) = pair(&pki, addr);
+    direct(&client, &mut server, addr);
+    server.told.inbound(addr.port(), self::server(Protocol::Opaque, only(&server.id)));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    io.write_all(b"PING").await.unwrap();
+    let told = raw::read_all(&mut io).await.unwrap_err();
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset, "the application sees a failure");
+    assert_eq!(server.failure().await.fault.unwrap().code, "POL-001");
+    let record = client.failure().await;
+    let fault = record.fault.unwrap();
+    assert_eq!((fault.code.as_str(), fault.fact("received_bytes")), ("NET-004", Some("0")));
+    assert!(fault.fact("likely").is_some_and(|text| text.contains("refused")));
+}
+
+#[tokio::test(flavor = "local")]
+async fn both_stories_tell_each_step_in_order() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    forward(&client, endpoint(&server, ProtocolHint::H2));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    for _ in 0..3 {
+        io.write_all(GET.as_bytes()).await.unwrap();
+        raw::read_http(&mut io).await.unwrap();
+    }
+    drop(io);
+    let steps = |record: &weft_wire::record::ConnectionRecord| {
+        assert!(record.events.is_sorted_by_key(|event| event.at_us), "{:?}", record.events);
+        let steps: Vec<_> =
+            record.events.iter().map(|e| format!("{} {}", e.phase.as_str(), e.text)).collect();
+        steps
+    };
+    let expect = |steps: Vec<String>, begin: &[&str]| {
+        assert_eq!(steps.len(), begin.len(), "{steps:#?}");
+        for (step, begin) in steps.iter().zip(begin) {
+            assert!(step.starts_with(begin), "{begin}: {steps:#?}");
+        }
+    };
+    let outbound = client.record(|record| record.ended.is_some()).await;
+    let connected = format!("connect connected to {} in ", server.inbound);
+    let secured = format!("tls-connect TLS with {} in ", server.id);
+    expect(
+        steps(&outbound),
+        &[
+            "discover default/service: a fixed endpoint; the answer is ",
+            "detect http/1",
+            "route first request: default/route, to default/backend",
+            &connected,
+            &secured,
+        ],
+    );
+    assert_eq!(outbound.tls.as_deref(), Some("mutual"));
+    assert_eq!(outbound.read_bytes, 3 * GET.len() as u64);
+    assert!(outbound.written_bytes > 0);
+    let inbound = server.record(|record| record.peer_id.is_some()).await;
+    assert_eq!(inbound.endpoint, Some(app.addr));
+    let secured = format!("tls-accept TLS with {} in ", client.id);
+    let connected = format!("connect connected to the application at {} in ", app.addr);
+    expect(
+        steps(&inbound),
+        &[&secured, "detect http/2", "authorize allowed by default/rule of default/test", &connected],
+    );
+}
+
 #[tokio::test(flavor = "local")]
 async fn opaque_bytes_go_over_mutual_tls_with_a_transport_header() {
     let pki = Pki::new();
     let (listener, addr) = raw::listener().await;
     let (client, mut server) = pair(&pki, addr);
-    // The server's own port: nothing is redirected there.
-    let socket = weft_net::socket::listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
-    server.inbound = socket.local_addr().unwrap();
-    let own = server.mesh.config.inbound.listen;
-    let direct = weft_net::socket::Listener::new(socket, Default::default()).unwrap().pretending(own);
-    tokio::task::spawn_local(weft_proxy::inbound::serve(server.mesh.clone(), direct));
+    direct(&client, &mut server, addr);
     server.told.inbound(addr.port(), self::server(Protocol::Opaque, only(&client.id)));
-    let mut endpoint = meshed(addr, &server.id);
-    endpoint.transport_port = Some(server.inbound.port());
-    let protocol = OutboundProtocol::Opaque(opaque(BackendKind::Forward(Arc::new(endpoint))));
-    client.told.destination(destination(dst(), protocol, true));
     let mut io = TcpStream::connect(client.outbound).await.unwrap();
     // The server speaks first.
     let (mut app, _) = listener.accept().await.unwrap();
