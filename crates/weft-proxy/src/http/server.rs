@@ -7,7 +7,7 @@ use crate::{
     drain,
     io::{HeadState, Io},
 };
-use http::{Request, Response, Version};
+use http::{Request, Response, Version, header};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -95,8 +95,10 @@ async fn serve_h1<S: Service>(
         async move {
             let http_10 = request.version() == Version::HTTP_10;
             let mut response = service.call(request).await?;
-            // hyper frames a message by its version: an HTTP/1.1 client gets chunks even if the server spoke 1.0.
-            *response.version_mut() = if http_10 { Version::HTTP_10 } else { Version::HTTP_11 };
+            // hyper frames a message by its version: an HTTP/1.1 client gets chunks even if the server spoke 1.0. It knows
+            // what an HTTP/1.0 client understands, and keeps that client's connection if it may.
+            let closes = response.headers().contains_key(header::CONNECTION);
+            *response.version_mut() = if http_10 && closes { Version::HTTP_10 } else { Version::HTTP_11 };
             Ok::<_, Box<dyn Error + Send + Sync>>(response.map(|body| body.keeping(busy)))
         }
     });
