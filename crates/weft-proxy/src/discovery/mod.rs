@@ -10,7 +10,7 @@ mod endpoints;
 pub mod fixed;
 pub(crate) mod judge;
 mod memory;
-mod ports;
+pub(crate) mod ports;
 mod settle;
 #[cfg(test)]
 mod tests;

@@ -49,6 +49,9 @@ pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<Serve
     }
 }
 
+/// The name of the policy that stands for one that cannot be read.
+pub(crate) const UNREADABLE: &str = "invalid";
+
 /// Refuses everything.
 fn unreadable() -> ServerPolicy {
     use weft_model::{
@@ -56,7 +59,7 @@ fn unreadable() -> ServerPolicy {
         meta::Meta,
     };
     ServerPolicy {
-        meta: Arc::new(Meta::default_named("invalid")),
+        meta: Arc::new(Meta::default_named(UNREADABLE)),
         protocol: Protocol::Detect {
             timeout: std::time::Duration::from_secs(10),
             http: HttpPolicy::default(),

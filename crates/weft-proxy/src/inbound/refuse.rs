@@ -1,6 +1,7 @@
 //! A denial, as a fault that says what was asked and what would have been needed.
 
 use super::Connection;
+use crate::discovery::ports::UNREADABLE;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::ClientTls,
@@ -11,7 +12,9 @@ use weft_model::{
 impl Connection {
     pub(crate) fn denied(&self, denied: &Denied) -> Fault {
         let by_default = matches!(&*denied.server, Meta::Default(_)) && denied.tried.is_empty();
+        let unreadable = matches!(&*denied.server, Meta::Default(name) if name == UNREADABLE);
         let code = match denied.reason {
+            _ if unreadable => Code::PolicyInvalid,
             DenyReason::NoRuleAllows if by_default => Code::DefaultDenied,
             DenyReason::NoRuleAllows => Code::NoRuleAllows,
             DenyReason::NoIdentity => Code::PlaintextRefused,

@@ -353,3 +353,21 @@ async fn probes_of_a_port_that_denies_them_are_no_failures_and_callers_are_reset
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
     assert_eq!(proxy.failure().await.fault.unwrap().code, "POL-002");
 }
+
+#[tokio::test(flavor = "local")]
+async fn a_policy_that_cannot_be_read_refuses_everything_and_says_so() {
+    let (pki, app) = (Pki::new(), app().await);
+    let proxy = proxy(&pki, "store", app.addr, app.addr);
+    let unreadable = weft_model::inbound::ServerPolicy {
+        meta: meta("invalid"),
+        authorizations: Vec::new(),
+        ..weft_model::inbound::ServerPolicy::clone(&server(detect(), Authn::Unauthenticated))
+    };
+    proxy.told.inbound(app.addr.port(), std::sync::Arc::new(unreadable));
+    let (head, _) = raw::http(proxy.inbound, "GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 500") && head.contains("l5d-proxy-error: POL-003\r\n"), "{head}");
+    let mut stream = TcpStream::connect(proxy.inbound).await.unwrap();
+    stream.write_all(b"\x01\x02").await.unwrap();
+    assert!(raw::read_all(&mut stream).await.is_err(), "reset");
+    assert_eq!(app.count(), 0);
+}
