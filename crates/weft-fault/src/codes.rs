@@ -239,6 +239,9 @@ codes! {
     DiscoveryRefused = "UPS-014", blame: Operator, retry: Never, http: 500, grpc: Internal,
         says: "the controller refuses to resolve this destination",
         remedy: "The evidence holds its answer; the name or port is not one the controller can serve.";
+    PeerReported = "UPS-015", blame: Peer, retry: Never, http: 502, grpc: Unavailable,
+        says: "the peer's proxy reported a failure",
+        remedy: "The evidence holds its words: look at the peer's proxy, at its policy, and at the application behind it.";
 
     // --- PRO: protocol
     BadRequest = "PRO-001", blame: Peer, retry: Never, http: 400, grpc: InvalidArgument,

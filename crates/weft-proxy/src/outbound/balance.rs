@@ -114,15 +114,8 @@ impl Balancer {
         self.members.borrow().clone()
     }
 
-    /// An endpoint that was not tried yet. Waits for the first answer to the name at most `limit`; where the answer is
-    /// known to be of no use, fails at once and says why.
-    pub(crate) async fn pick(
-        &self,
-        worker: &Worker,
-        tried: &[Rc<Member>],
-        limit: Duration,
-    ) -> Result<Rc<Member>, Fault> {
-        self.used.set(Instant::now());
+    /// Waits until there is an answer to the name, whatever it is, at most `limit`.
+    pub(crate) async fn first_answer(&self, worker: &Worker, limit: Duration) -> Arc<EndpointsState> {
         let mut state = self.refresh(worker);
         if matches!(state.lookup, Lookup::Pending(_)) && self.members.borrow().is_empty() {
             let mut watch = self.state.watch();
@@ -134,6 +127,19 @@ impl Balancer {
             let _in_time = within(limit, answered).await;
             state = self.refresh(worker);
         }
+        state
+    }
+
+    /// An endpoint that was not tried yet. Waits for the first answer to the name at most `limit`; where the answer is
+    /// known to be of no use, fails at once and says why.
+    pub(crate) async fn pick(
+        &self,
+        worker: &Worker,
+        tried: &[Rc<Member>],
+        limit: Duration,
+    ) -> Result<Rc<Member>, Fault> {
+        self.used.set(Instant::now());
+        let state = self.first_answer(worker, limit).await;
         self.choose(worker, tried).ok_or_else(|| self.nothing(&state, tried))
     }
 
@@ -202,8 +208,13 @@ impl Balancer {
         for down in &downs {
             *by_code.entry(down.last.code.as_str()).or_default() += 1;
         }
-        let mut fault =
-            fault(Code::AllEndpointsFailing).fact("endpoints", members.len()).fact("tried", tried.len());
+        // Where all fail alike, that is what failed.
+        let alike = match (by_code.first_key_value(), downs.len() == members.len()) {
+            (Some((code, count)), true) if *count == downs.len() => Code::find(code),
+            _ => None,
+        };
+        let code = alike.unwrap_or(Code::AllEndpointsFailing);
+        let mut fault = fault(code).fact("endpoints", members.len()).fact("tried", tried.len());
         for (code, count) in by_code {
             fault = fault.fact("failing", format!("{count} x {code}"));
         }

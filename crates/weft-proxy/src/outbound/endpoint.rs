@@ -33,6 +33,8 @@ pub(crate) struct Member {
     pending: Cell<usize>,
     /// When the last proof of its identity was passed on, by the worker's clock.
     proof_told_us: Cell<Option<u64>>,
+    /// A request that it refuses in plaintext waits for its identity to become known.
+    pub(crate) waits: Cell<bool>,
     down: RefCell<Option<Down>>,
     breaker: Breaker,
 }
@@ -83,6 +85,7 @@ impl Member {
             load: Cell::new(PeakEwma::new(ewma, worker.now_us())),
             pending: Cell::new(0),
             proof_told_us: Cell::new(None),
+            waits: Cell::new(true),
             down: RefCell::default(),
             breaker: Breaker::default(),
         })
@@ -117,6 +120,12 @@ impl Member {
                 story.tls(NoTls::NotProvidedByServiceDiscovery.as_str());
             }
         }
+    }
+
+    /// Is it dialled in plaintext although a proxy may be there, and is that worth waiting for?
+    pub(crate) fn may_refuse_plaintext(&self) -> bool {
+        let unknown = matches!(self.endpoint.borrow().identity, PeerIdentity::Unknown(_));
+        !self.meshed && unknown && self.waits.get()
     }
 
     /// Carries HTTP/1 over HTTP/2 to this endpoint?

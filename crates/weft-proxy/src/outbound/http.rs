@@ -1,12 +1,12 @@
 //! Outbound HTTP: every request is routed, balanced and retried on its own.
 
 use super::{
-    Connection, Worker,
+    Connection,
     endpoint::{Load, Member},
 };
 use crate::{
     deadline::{Late, within},
-    detect::{self, Protocol},
+    detect::Protocol,
     http::{
         body::{Body, Limits, Watch, grpc_status},
         filters::{self, Outcome},
@@ -17,8 +17,7 @@ use crate::{
         server::{self, Closing, Service},
         upgrade,
     },
-    io::{Io, Transport},
-    record::Story,
+    io::Io,
     report::{self, Who},
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
@@ -28,19 +27,21 @@ use std::{
     error::Error,
     net::SocketAddr,
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::net::TcpStream;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::Identity,
     outbound::{
-        BackendKind, FailureAccrual, HttpRoute, HttpRoutes, HttpRule, OutboundProtocol, RetryPolicy,
-        RouteBackend, find_route,
+        BackendKind, Endpoint, FailureAccrual, HttpRoute, HttpRoutes, HttpRule, OutboundProtocol,
+        RetryPolicy, RouteBackend, find_route,
     },
 };
-use weft_net::prefixed::Prefixed;
 use weft_wire::record::Direction;
+
+pub(super) mod refusing;
+mod words;
 
 /// Endpoints that are tried for one request.
 const TRIES: usize = 3;
@@ -70,67 +71,6 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
         routed: Cell::new(false),
     });
     server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
-}
-
-/// Answers every request with `fault`; a connection that is not HTTP is closed.
-pub(super) async fn refuse_all(
-    worker: Rc<Worker>,
-    mut stream: Prefixed<TcpStream>,
-    client: SocketAddr,
-    dst: SocketAddr,
-    story: Rc<Story>,
-    fault: Fault,
-) -> Result<(), Fault> {
-    let mesh = worker.mesh.clone();
-    let detail = if mesh.config.outbound.informational_headers { Detail::Full } else { Detail::Nothing };
-    // What has not come by now did not wait for us.
-    let (protocol, _) = detect::protocol(&mut stream, REFUSE_DETECT).await?;
-    if protocol == Protocol::Opaque {
-        // The application must not take an orderly end for an empty answer.
-        let _best_effort = weft_net::socket::reset_on_close(stream.get_ref());
-        return Err(fault);
-    }
-    story.protocol(protocol.as_str());
-    let io = Io::new(stream.map(Transport::Plain));
-    let refusing =
-        Rc::new(Refusing { worker, story, client, dst, fault, detail, closing: Closing::default() });
-    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, refusing).await
-}
-
-const REFUSE_DETECT: Duration = Duration::from_secs(1);
-
-struct Refusing {
-    worker: Rc<Worker>,
-    story: Rc<Story>,
-    client: SocketAddr,
-    dst: SocketAddr,
-    fault: Fault,
-    detail: Detail,
-    closing: Closing,
-}
-
-impl Service for Refusing {
-    async fn call(
-        self: Rc<Self>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
-        let audience =
-            Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };
-        let who = Who { client: self.client, target: &self.dst };
-        let metrics = &self.worker.mesh.metrics;
-        report::request_failed(metrics, &self.story, Direction::Outbound, who, &self.fault);
-        self.closing.close();
-        let mut response = refusal(&self.fault, audience);
-        // The next connection may find the answer there: this one must not be kept.
-        if audience.version != Version::HTTP_2 {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        Ok(response)
-    }
-
-    fn closing(&self) -> &Closing {
-        &self.closing
-    }
 }
 
 /// Why a request has no answer from a server.
@@ -379,7 +319,7 @@ impl Requests {
         way: &Way<'_>,
         rule: &HttpRule,
     ) -> Result<Answer, NoAnswer> {
-        let policy = rule.retry.as_ref().filter(|_| request.body().is_empty() && !way.kind.upgrades);
+        let policy = rule.retry.as_ref().filter(|_| is_repeatable(&request, way.kind));
         let Some(policy) = policy else { return self.send(request, way).await };
         let mut pause = policy.backoff.min;
         for tries in 0..=policy.max_retries {
@@ -416,21 +356,39 @@ impl Requests {
         let mut tried: Vec<Rc<Member>> = Vec::new();
         let mut last: Option<Fault> = None;
         let mut stalls = 0;
+        let mut known: Option<Arc<Endpoint>> = None;
         while tried.len() < TRIES {
-            let member = match connection.member(backend, strict, &tried, limit).await {
-                Ok(member) => member,
-                // Others were tried before: the count of them says more than "none is left".
-                Err(fault) if last.is_none() => return Err(fault.into()),
-                Err(_) => break,
+            let member = match &known {
+                Some(endpoint) if fixed => connection.worker.forward(endpoint, strict),
+                _ => match connection.member(backend, strict, &tried, limit).await {
+                    Ok(member) => member,
+                    // Others were tried before: the count of them says more than "none is left".
+                    Err(fault) if last.is_none() => return Err(fault.into()),
+                    Err(_) => break,
+                },
             };
             self.check_identity(&member, kind)?;
             let first = self.tell(&member);
             let load = member.load(accrual);
+            // Only a peer that may be meshed, for all that is known, can ask to be spoken to otherwise.
+            let again = known.is_none() && member.may_refuse_plaintext() && is_repeatable(&request, kind);
+            let again = again.then(|| pool::copy_of(&request));
             let fault = match self.send_to(&member, request, kind, first).await? {
                 Ok(Answered { response, lease, made }) => {
                     load.answered(&connection.worker, made.is_some());
                     if let (true, Ok(pool)) = (first, &member.pool) {
                         pool.tell(&connection.story, made);
+                    }
+                    if let Some(again) = again
+                        && words::refuses_plaintext(&response, &member)
+                    {
+                        known = self.identity_after_refusal(backend, &member, limit).await;
+                        if known.is_some() {
+                            let text = "the peer refused plaintext; its identity is known now: sent again";
+                            connection.story.event(Phase::Discover, text);
+                            request = again;
+                            continue;
+                        }
                     }
                     return Ok(Answer { response, lease, load, member });
                 }
@@ -543,38 +501,11 @@ impl Requests {
         member.tell(story);
         true
     }
+}
 
-    /// What the peer's proxy says beside the response: evidence for this proxy, and words for its user.
-    fn remote_words(&self, response: &mut Response<Incoming>, member: &Member) {
-        let words = response.headers_mut().remove(headers::PROXY_ERROR);
-        let close = response.headers_mut().remove(headers::PROXY_CONNECTION);
-        let Some(words) = words else { return };
-        let connection = &self.connection;
-        let Some(code) = words.to_str().ok().and_then(code_of) else { return };
-        let endpoint = member.endpoint();
-        if code == Code::PlaintextRefused && !member.meshed {
-            connection.worker.mesh.discovery.doubt(endpoint.addr, code);
-            if endpoint.addr != connection.dst {
-                connection.worker.mesh.discovery.doubt(connection.dst, code);
-            }
-        }
-        let fault = Fault::new(code)
-            .in_phase(Phase::ResponseHeaders)
-            .about(connection.dst)
-            .peer(endpoint.addr)
-            .fact("reported_by", "the peer's proxy")
-            .fact("text", words.to_str().unwrap_or_default());
-        let who = Who { client: connection.client, target: &connection.dst };
-        let metrics = &connection.worker.mesh.metrics;
-        report::request_failed(metrics, &connection.story, Direction::Outbound, who, &fault);
-        if self.detail == Detail::Full {
-            response.headers_mut().insert(headers::PROXY_ERROR, words);
-        }
-        // A balanced client may go on: the next request takes another endpoint.
-        if close.is_some() && endpoint.addr == connection.dst && member.meshed {
-            self.closing.close();
-        }
-    }
+/// Can the request be sent a second time, whatever became of the first?
+fn is_repeatable(request: &Request<Body>, kind: &Kind) -> bool {
+    request.body().is_empty() && !kind.upgrades
 }
 
 /// Does the route want this outcome tried again? Only answers that are complete in their head can tell.
@@ -590,15 +521,15 @@ fn wants_retry(policy: &RetryPolicy, kind: &Kind, result: &Result<Answer, NoAnsw
         // No answer in time, or an endpoint that was lost while it worked on it: the route asked for more tries.
         Err(NoAnswer::Fault(fault)) => matches!(
             fault.code(),
-            Code::ResponseTimeout | Code::UpstreamReset | Code::UpstreamGoaway | Code::AllEndpointsFailing
+            Code::ResponseTimeout
+                | Code::UpstreamReset
+                | Code::UpstreamGoaway
+                | Code::AllEndpointsFailing
+                | Code::ConnectRefused
+                | Code::ConnectTimeout
         ),
         Err(NoAnswer::Reset(reason)) => *reason == h2::Reason::REFUSED_STREAM,
     }
-}
-
-/// The code that a peer's words begin with.
-fn code_of(words: &str) -> Option<Code> {
-    Code::find(words.split([' ', ':']).next()?)
 }
 
 /// Gateways are asked for the name that they know.

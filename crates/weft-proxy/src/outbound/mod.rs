@@ -79,6 +79,9 @@ impl Connection {
     }
 }
 
+/// How long the first connection to a name waits for its endpoints to say that they are opaque. What it would do next, if
+/// it were HTTP, is to wait for the same answer.
+const HINT_WAIT: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(1);
 /// For fixed endpoints, where nothing is chosen.
 const ANY_EWMA: EwmaConfig =
@@ -175,7 +178,9 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
     let found = discover(&mesh, dst, begun + limit).await;
     let destination = match found {
         Ok(destination) => Latest::new(destination),
-        Err(fault) => return Box::pin(http::refuse_all(worker, stream, client, dst, story, fault)).await,
+        Err(fault) => {
+            return Box::pin(http::refusing::refuse_all(worker, stream, client, dst, story, fault)).await;
+        }
     };
     mesh.metrics.phase(Phase::Discover, begun.elapsed());
     let now = destination.get();
@@ -207,7 +212,7 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
                 connection.story.event(Phase::Detect, text);
             }
             // What the endpoints declare wins over what the bytes look like.
-            let declared = protocol != Protocol::Opaque && connection.is_declared_opaque(&now);
+            let declared = protocol != Protocol::Opaque && connection.is_declared_opaque(&now).await;
             (if declared { Protocol::Opaque } else { protocol }, None)
         }
     };
@@ -311,7 +316,7 @@ impl Connection {
     }
 
     /// Do the endpoints of an undetected destination say that their bytes are opaque?
-    fn is_declared_opaque(&self, destination: &Destination) -> bool {
+    async fn is_declared_opaque(&self, destination: &Destination) -> bool {
         let OutboundProtocol::Detect { opaque, .. } = &destination.policy.protocol else { return false };
         let backend = match opaque.routes.first().map(|route| &route.backends) {
             Some(Distribution::FirstAvailable(backends)) => backends.first(),
@@ -322,7 +327,7 @@ impl Connection {
             Some(BackendKind::Forward(endpoint)) => endpoint.hint == ProtocolHint::Opaque,
             Some(BackendKind::Balance { path, ewma }) => {
                 let balancer = self.worker.balancer(path, *ewma);
-                balancer.refresh(&self.worker);
+                balancer.first_answer(&self.worker, HINT_WAIT).await;
                 let members = balancer.members();
                 !members.is_empty() && members.iter().all(|m| m.endpoint().hint == ProtocolHint::Opaque)
             }

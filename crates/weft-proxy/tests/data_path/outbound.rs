@@ -124,12 +124,14 @@ async fn every_reason_for_no_answer_has_its_own_code() {
     assert!(error_of(&head).contains("CTL-003"), "the cause is there too: {head}");
     let down = raw::refused().await;
     proxy.told.endpoints(PATH, known(&[plain(down)]));
-    let head = expect("504", Code::AllEndpointsFailing).await;
-    assert!(error_of(&head).contains("1 x NET-001"), "{head}");
+    for _ in 0..3 {
+        let head = expect("502", Code::ConnectRefused).await;
+        assert!(error_of(&head).contains("1 x NET-001"), "{head}");
+    }
     let other = pki::identity("other", "shop");
     let silent = raw::listener().await;
     proxy.told.endpoints(PATH, known(&[Arc::new(meshed(silent.1, &other))]));
-    let head = expect("504", Code::AllEndpointsFailing).await;
+    let head = expect("504", Code::HandshakeTimeout).await;
     assert!(error_of(&head).contains("1 x TLS-001"), "a peer that accepts and says nothing: {head}");
     let talks = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let talks_addr = talks.local_addr().unwrap();
@@ -141,7 +143,7 @@ async fn every_reason_for_no_answer_has_its_own_code() {
         }
     });
     proxy.told.endpoints(PATH, known(&[Arc::new(meshed(talks_addr, &other))]));
-    let head = expect("504", Code::AllEndpointsFailing).await;
+    let head = expect("502", Code::PeerNotTls).await;
     assert!(error_of(&head).contains("1 x TLS-003"), "a peer that speaks no TLS: {head}");
     assert!(proxy.told.doubts().contains(&(talks_addr, Code::PeerNotTls)));
 }
@@ -182,9 +184,12 @@ async fn a_marked_403_in_plaintext_raises_a_doubt_and_reaches_the_user() {
     let proxy = client(&pki);
     let unknown = Arc::new(Endpoint::bare(refusing, PeerIdentity::Unknown(Unknown::Unmarked)));
     proxy.told.endpoints(PATH, known(&[unknown]));
-    let (head, _) = ask(&proxy).await;
-    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
-    assert_eq!(error_of(&head), "POL-002");
+    for _ in 0..2 {
+        // Once in vain, the refusal is passed on at once.
+        let (head, _) = ask(&proxy).await;
+        assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+        assert_eq!(error_of(&head), "POL-002");
+    }
     let doubts = proxy.told.doubts();
     assert!(doubts.contains(&(refusing, Code::PlaintextRefused)), "{doubts:?}");
     assert_eq!(proxy.failure().await.fault.unwrap().code, "POL-002");
@@ -550,4 +555,37 @@ async fn a_connection_to_ourselves_is_a_loop() {
     let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
     assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
     assert_eq!(proxy.failure().await.fault.unwrap().code, "NET-006");
+}
+
+#[tokio::test(flavor = "local")]
+async fn endpoints_that_are_opaque_are_so_for_the_first_connection_too() {
+    let (pki, one) = (Pki::new(), app().await);
+    let proxy = client(&pki);
+    proxy.told.lookup(PATH, Lookup::Pending(None));
+    let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
+    io.write_all(b"GET /a HTTP/1.1\r\nHost: store\r\nl5d-client-id: mine\r\n\r\n").await.unwrap();
+    // The connection is detected, and waits for what its endpoints say.
+    proxy.record(|record| record.events.iter().any(|event| event.text.contains("balanced"))).await;
+    let opaque = Endpoint { hint: ProtocolHint::Opaque, ..Endpoint::clone(&plain(one.addr)) };
+    proxy.told.endpoints(PATH, known(&[Arc::new(opaque)]));
+    let (head, _) = raw::read_http(&mut io).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(one.last().headers["l5d-client-id"], "mine", "nothing was changed");
+    assert_eq!(proxy.record(|record| record.endpoint.is_some()).await.protocol.as_deref(), Some("opaque"));
+}
+
+#[tokio::test(flavor = "local")]
+async fn an_http_1_0_client_keeps_its_connection_if_it_asks() {
+    let (pki, one) = (Pki::new(), app().await);
+    let proxy = client(&pki);
+    proxy.told.endpoints(PATH, known(&[plain(one.addr)]));
+    let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
+    for _ in 0..2 {
+        io.write_all(b"GET /a HTTP/1.0\r\nHost: store\r\nConnection: keep-alive\r\n\r\n").await.unwrap();
+        let (head, _) = raw::read_http(&mut io).await.unwrap();
+        assert!(head.starts_with("HTTP/1.0 200") && head.contains("connection: keep-alive"), "{head}");
+    }
+    io.write_all(b"GET /a HTTP/1.0\r\nHost: store\r\n\r\n").await.unwrap();
+    let rest = String::from_utf8(raw::read_all(&mut io).await.unwrap()).unwrap();
+    assert!(rest.starts_with("HTTP/1.0 200") && !rest.contains("keep-alive"), "{rest}");
 }

@@ -127,13 +127,19 @@ async fn learning_an_identity_moves_open_connections_to_it() {
     };
     tell(Arc::new(bare.clone()));
     let mut io = TcpStream::connect(client.outbound).await.unwrap();
-    io.write_all(GET.as_bytes()).await.unwrap();
+    // What cannot be sent twice is answered as the peer answers.
+    io.write_all(b"POST /a HTTP/1.1\r\nHost: store\r\nContent-Length: 2\r\n\r\nhi").await.unwrap();
     let (head, _) = raw::read_http(&mut io).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 403") && head.contains("POL-002"), "{head}");
     assert!(client.told.doubts().iter().any(|(addr, _)| *addr == server.inbound));
-    tell(endpoint(&server, ProtocolHint::H2));
+    // The rest is held until the identity is known.
     io.write_all(GET.as_bytes()).await.unwrap();
+    while client.told.doubts().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    tell(endpoint(&server, ProtocolHint::H2));
     assert!(raw::read_http(&mut io).await.unwrap().0.starts_with("HTTP/1.1 200"), "the same connection");
+    assert_eq!(app.last().headers["l5d-client-id"], client.id.as_str());
     // An opaque connection cannot move: it ends, so that the next is made right.
     let opaque_to = |endpoint: Arc<Endpoint>| {
         let protocol = OutboundProtocol::Opaque(opaque(BackendKind::Forward(endpoint)));

@@ -1,0 +1,140 @@
+//! What a peer's proxy says beside its response: evidence for this proxy, and words for its user.
+
+use super::Requests;
+use crate::{
+    discovery::{Lookup, judge::each_endpoint},
+    http::{headers, respond::Detail},
+    outbound::endpoint::Member,
+    report::{self, Who},
+};
+use http::{HeaderMap, Response};
+use hyper::body::Incoming;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use weft_fault::{Code, Fault, Phase};
+use weft_model::outbound::{BackendKind, Endpoint, Endpoints, RouteBackend};
+use weft_wire::record::Direction;
+
+impl Requests {
+    /// Takes the words from the response, unless the application is to have them.
+    pub(super) fn remote_words(&self, response: &mut Response<Incoming>, member: &Member) {
+        let code = code_of(response.headers(), member.meshed);
+        let words = response.headers_mut().remove(headers::PROXY_ERROR);
+        let close = response.headers_mut().remove(headers::PROXY_CONNECTION);
+        let connection = &self.connection;
+        let endpoint = member.endpoint();
+        // A balanced client may go on: the next request takes another endpoint.
+        if close.is_some() && endpoint.addr == connection.dst && member.meshed {
+            self.closing.close();
+        }
+        let (Some(words), Some(code)) = (words, code) else { return };
+        if code == Code::PlaintextRefused && !member.meshed {
+            self.doubt(endpoint.addr, code);
+        }
+        let fault = Fault::new(code)
+            .in_phase(Phase::ResponseHeaders)
+            .about(connection.dst)
+            .peer(endpoint.addr)
+            .fact("reported_by", "the peer's proxy")
+            .fact("text", String::from_utf8_lossy(words.as_bytes()));
+        let who = Who { client: connection.client, target: &connection.dst };
+        let metrics = &connection.worker.mesh.metrics;
+        report::request_failed(metrics, &connection.story, Direction::Outbound, who, &fault);
+        if self.detail == Detail::Full {
+            response.headers_mut().insert(headers::PROXY_ERROR, words);
+        }
+    }
+
+    fn doubt(&self, endpoint: SocketAddr, code: Code) {
+        let discovery = &self.connection.worker.mesh.discovery;
+        discovery.doubt(endpoint, code);
+        if endpoint != self.connection.dst {
+            discovery.doubt(self.connection.dst, code);
+        }
+    }
+
+    /// A peer that refused plaintext is meshed, whatever is known of it. Waits until its identity is known, briefly.
+    pub(super) async fn identity_after_refusal(
+        &self,
+        backend: &RouteBackend,
+        member: &Member,
+        limit: Duration,
+    ) -> Option<Arc<Endpoint>> {
+        let addr = member.endpoint().addr;
+        self.doubt(addr, Code::PlaintextRefused);
+        let known = tokio::time::timeout(limit, self.identity(backend, addr)).await.ok().flatten();
+        // Once in vain is enough: the next refusals are passed on at once.
+        member.waits.set(known.is_some());
+        known
+    }
+
+    async fn identity(&self, backend: &RouteBackend, addr: SocketAddr) -> Option<Arc<Endpoint>> {
+        let meshed = |endpoint: &Arc<Endpoint>| endpoint.addr == addr && endpoint.identity.id().is_some();
+        match &backend.backend.kind {
+            BackendKind::Balance { path, .. } => {
+                let mut watch = self.connection.worker.mesh.discovery.endpoints(path);
+                loop {
+                    if let Lookup::Answered(Endpoints::Known(all)) = &watch.borrow_and_update().lookup
+                        && let Some(found) = all.iter().find(|endpoint| meshed(endpoint))
+                    {
+                        return Some(found.clone());
+                    }
+                    watch.changed().await.ok()?;
+                }
+            }
+            BackendKind::Forward(_) | BackendKind::Invalid(_) => {
+                let mut watch = self.connection.destination.watch();
+                loop {
+                    let mut found = None;
+                    each_endpoint(&watch.borrow_and_update().policy, &mut |endpoint| {
+                        if meshed(endpoint) {
+                            found = Some(endpoint.clone());
+                        }
+                    });
+                    if found.is_some() {
+                        return found;
+                    }
+                    watch.changed().await.ok()?;
+                }
+            }
+        }
+    }
+}
+
+/// Did the peer's proxy refuse the request because it came in plaintext?
+pub(super) fn refuses_plaintext(response: &Response<Incoming>, member: &Member) -> bool {
+    !member.meshed && code_of(response.headers(), false) == Some(Code::PlaintextRefused)
+}
+
+/// The code that a peer's words begin with. The words of other proxies have none, and count as they are; who is not
+/// meshed can only say that it wants to be spoken to otherwise, for its application could say anything.
+fn code_of(head: &HeaderMap, meshed: bool) -> Option<Code> {
+    let words = head.get(headers::PROXY_ERROR)?;
+    let first = words.to_str().ok().and_then(|words| Code::find(words.split([' ', ':']).next()?));
+    match first {
+        _ if meshed => Some(first.unwrap_or(Code::PeerReported)),
+        Some(Code::PlaintextRefused) => first,
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn meshed_peers_words_count_as_they_are_and_others_only_if_they_refuse_plaintext() {
+        for (words, meshed, code) in [
+            ("POL-001 no rule allows this caller", true, Some(Code::NoRuleAllows)),
+            ("UPS-010: refused", true, Some(Code::AppRefused)),
+            ("unauthorized request on route", true, Some(Code::PeerReported)),
+            ("POL-002", false, Some(Code::PlaintextRefused)),
+            ("POL-001", false, None),
+            ("unauthorized request on route", false, None),
+        ] {
+            let head = HeaderMap::from_iter([(headers::PROXY_ERROR, HeaderValue::from_static(words))]);
+            assert_eq!(code_of(&head, meshed), code, "{words} {meshed}");
+        }
+        assert_eq!(code_of(&HeaderMap::new(), true), None);
+    }
+}
