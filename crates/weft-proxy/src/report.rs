@@ -140,3 +140,39 @@ fn kind(code: Code) -> &'static str {
         _ => "unexpected",
     }
 }
+
+/// Linkerd's words for the error of a route's request.
+pub(crate) fn route_error(code: Code) -> &'static str {
+    match code {
+        Code::NoEndpoints
+        | Code::ServiceUnknown
+        | Code::Unresolved
+        | Code::AllEndpointsFailing
+        | Code::BreakersOpen
+        | Code::QueueTimeout => "FAIL_FAST",
+        Code::Overloaded => "LOAD_SHED",
+        Code::ResponseTimeout => "REQUEST_TIMEOUT",
+        Code::UpstreamGoaway => "GO_AWAY",
+        Code::ConnectRefused
+        | Code::ConnectTimeout
+        | Code::Unreachable
+        | Code::ConnectionReset
+        | Code::NetworkIo
+        | Code::AppRefused
+        | Code::AppConnectTimeout
+        | Code::AppClosed
+        | Code::UpstreamReset
+        | Code::HandshakeEof => "IO",
+        _ => "UNKNOWN",
+    }
+}
+
+/// The same for a stream that the server reset.
+pub(crate) fn reset_error(reason: h2::Reason) -> &'static str {
+    match reason {
+        h2::Reason::CANCEL => "CANCEL",
+        h2::Reason::REFUSED_STREAM => "REFUSED",
+        h2::Reason::ENHANCE_YOUR_CALM => "ENHANCE_YOUR_CALM",
+        _ => "RESET",
+    }
+}

@@ -62,9 +62,12 @@ pub(super) async fn relay(
         Some(Session::Http1) => "http/1",
         Some(Session::Http2) => "http/2",
     };
+    // As Linkerd says it: the absence of a protocol has no name.
+    let protocol = if header.session.is_some() { session } else { "" };
     let labels = Labels::new()
-        .with("session_protocol", session)
+        .with("session_protocol", protocol)
         .with("target_port", header.port)
+        .with("target_name", header.name.as_deref().unwrap_or_default())
         .with("client_id", &identity);
     mesh.metrics.counter(Count::TransportHeaderConnections, &labels).add(1);
     if let Some(name) = header.name {

@@ -17,9 +17,9 @@ use crate::{
     io::Io,
     latest::Latest,
     metrics::{
-        Count,
+        Answers, Count,
         labels::Labels,
-        series::{Counter, HttpSeries},
+        series::{Counter, HttpSeries, Status, Statuses},
     },
     report::{self, Who},
 };
@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::ClientTls,
-    inbound::{Caller, DenyReason, Permit, ServerPolicy, authorize_http},
+    inbound::{Caller, DenyReason, Permit, Rule, ServerPolicy, authorize_http},
     meta::Meta,
 };
 use weft_wire::record::Direction;
@@ -49,7 +49,7 @@ struct Requests {
     client_id: Option<HeaderValue>,
     detail: Detail,
     closing: Closing,
-    counted: RefCell<Vec<Counted>>,
+    counted: RefCell<Vec<Rc<Counted>>>,
     /// The policy last seen, and what it makes this client pass.
     limiter: RefCell<Option<(Arc<ServerPolicy>, Option<Limiter>)>>,
     /// The story has the way to the application.
@@ -63,6 +63,17 @@ struct Counted {
     route: Option<Arc<Meta>>,
     allowed: Arc<Counter>,
     series: Arc<HttpSeries>,
+    requests: Arc<Counter>,
+    answers: Arc<Statuses>,
+}
+
+/// A request, as far as its answer depends on it.
+#[derive(Clone, Copy)]
+struct Asked {
+    begun: Instant,
+    is_grpc: bool,
+    /// It is HTTP/1, and came over HTTP/2.
+    carried: bool,
 }
 
 /// More permits than this on one connection: the oldest counters are looked up again.
@@ -157,8 +168,6 @@ impl Requests {
         begun: Instant,
         is_grpc: bool,
     ) -> Result<Response<Body>, NoAnswer> {
-        let connection = &self.connection;
-        let worker = &connection.worker;
         let _in_flight = self.admit()?;
         let mut request = request;
 
@@ -170,8 +179,30 @@ impl Requests {
         let policy = self.policy.get();
         let (permit, rule) = self.authorize(&policy, &request)?;
         let counted = self.counters(&permit);
-        counted.0.add(1);
-        counted.1.request();
+        let asked = Asked { begun, is_grpc, carried: carried.is_some() };
+        counted.allowed.add(1);
+        counted.series.request();
+        counted.requests.add(1);
+        let answered = self.forward(request, asked, &policy, rule, &counted).await;
+        counted.answers.count(match &answered {
+            Ok(response) => Status::Http(response.status().as_u16()),
+            Err(NoAnswer::Fault(fault)) => Status::Error(report::route_error(fault.code())),
+            Err(NoAnswer::Reset(reason)) => Status::Error(report::reset_error(*reason)),
+        });
+        answered
+    }
+
+    /// A request that was let in.
+    async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        asked: Asked,
+        policy: &Arc<ServerPolicy>,
+        rule: Option<&Rule>,
+        counted: &Counted,
+    ) -> Result<Response<Body>, NoAnswer> {
+        let connection = &self.connection;
+        let worker = &connection.worker;
 
         // 3. What the route changes, and what ends at this hop.
         let (filters, matches) = rule.map_or((&[][..], &[][..]), |rule| (&rule.filters, &rule.matches));
@@ -180,8 +211,8 @@ impl Requests {
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
-        self.limit(&policy)?;
-        let upgrades = carried.is_none() && headers::wants_upgrade(&request);
+        self.limit(policy)?;
+        let upgrades = !asked.carried && headers::wants_upgrade(&request);
         let connects = upgrades && request.method() == Method::CONNECT;
         let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
         self.own_headers(&mut request, upgrades);
@@ -219,15 +250,15 @@ impl Requests {
         response.headers_mut().remove(headers::PROXY_ERROR);
         response.headers_mut().remove(headers::PROXY_CONNECTION);
         filters::response(filters, response.headers_mut());
-        if carried.is_some() {
+        if asked.carried {
             orig_proto::mark_response(&mut response);
         }
         let watch = Box::new(Watch {
-            series: counted.1,
-            begun,
+            series: counted.series.clone(),
+            begun: asked.begun,
             status: response.status().as_u16(),
-            grpc: if is_grpc { grpc_status(response.headers()) } else { None },
-            is_grpc,
+            grpc: if asked.is_grpc { grpc_status(response.headers()) } else { None },
+            is_grpc: asked.is_grpc,
             lease: answered.lease,
             load: None,
             limits: None,
@@ -257,7 +288,8 @@ impl Requests {
         }
         let Some((_, Some(limiter))) = &*limiter else { return Ok(()) };
         limiter.admit().map_err(|whose| {
-            let labels = Labels::new().with("target_addr", connection.app).policy("srv", &policy.meta);
+            let labels =
+                Labels::new().with("target_addr", connection.app).server(&policy.meta, connection.app.port());
             connection.worker.mesh.metrics.counter(Count::InboundRateLimit, &labels).add(1);
             Fault::new(Code::RateLimited)
                 .in_phase(Phase::Authorize)
@@ -271,7 +303,7 @@ impl Requests {
         &self,
         policy: &'p ServerPolicy,
         request: &Request<Incoming>,
-    ) -> Result<(Permit, Option<&'p weft_model::inbound::Rule>), Fault> {
+    ) -> Result<(Permit, Option<&'p Rule>), Fault> {
         let connection = &self.connection;
         let caller = Caller { addr: connection.client.ip(), tls: &connection.tls };
         let host = headers::host(headers::authority(request).unwrap_or_default());
@@ -285,7 +317,7 @@ impl Requests {
                 };
                 let mut labels = Labels::new()
                     .with("target_addr", connection.app)
-                    .policy("srv", &policy.meta)
+                    .server(&policy.meta, connection.app.port())
                     .client_tls(&connection.tls);
                 if let Some(route) = &denied.route {
                     labels = labels.policy("route", route);
@@ -298,7 +330,7 @@ impl Requests {
     }
 
     /// The counters that belong to a permit; also tells the story when another one decided than before.
-    fn counters(&self, permit: &Permit) -> (Arc<Counter>, Arc<HttpSeries>) {
+    fn counters(&self, permit: &Permit) -> Rc<Counted> {
         let mut all = self.counted.borrow_mut();
         let found = all.iter().find(|c| {
             c.authorization == *permit.authorization()
@@ -306,7 +338,7 @@ impl Requests {
                 && c.route.as_ref() == permit.route()
         });
         if let Some(found) = found {
-            return (found.allowed.clone(), found.series.clone());
+            return found.clone();
         }
         let connection = &self.connection;
         connection.story.decided(permit.server(), Some(permit.authorization()));
@@ -314,26 +346,34 @@ impl Requests {
         connection.story.event(Phase::Authorize, allowed);
         let mut labels = Labels::new()
             .with("target_addr", connection.app)
-            .policy("srv", permit.server())
+            .server(permit.server(), connection.app.port())
             .policy("authz", permit.authorization())
             .client_tls(&connection.tls);
         if let Some(route) = permit.route() {
             labels = labels.policy("route", route);
         }
         let metrics = &connection.worker.mesh.metrics;
+        let mut by_route =
+            Labels::new().policy("parent", permit.server()).with("parent_port", connection.app.port());
+        if let Some(route) = permit.route() {
+            by_route = by_route.policy("route", route);
+        }
         let allowed = metrics.counter(Count::InboundHttpAuthzAllow, &labels);
         let series = metrics.http(&labels.with("direction", "inbound"));
         if all.len() == COUNTED {
             all.remove(0);
         }
-        all.push(Counted {
+        let counted = Rc::new(Counted {
             server: permit.server().clone(),
             authorization: permit.authorization().clone(),
             route: permit.route().cloned(),
-            allowed: allowed.clone(),
-            series: series.clone(),
+            allowed,
+            series,
+            requests: metrics.counter(Count::InboundHttpRequests, &by_route),
+            answers: metrics.statuses(Answers::Inbound, &by_route),
         });
-        (allowed, series)
+        all.push(counted.clone());
+        counted
     }
 
     fn own_headers(&self, request: &mut Request<Incoming>, upgrades: bool) {

@@ -297,7 +297,7 @@ impl Connection {
             .with("peer", "src")
             .with("target_addr", self.app)
             .client_tls(&self.tls)
-            .policy("srv", &policy.meta);
+            .server(&policy.meta, self.app.port());
         io.count(self.worker.mesh.metrics.tcp(&labels).open());
         io.tell(self.story.bytes());
     }

@@ -81,8 +81,12 @@ async fn forward(
 impl Connection {
     async fn authorize(&self, policy: &ServerPolicy, io: &mut Io) -> Result<Permit, Fault> {
         let caller = Caller { addr: self.client.ip(), tls: &self.tls };
-        let labels =
-            || Labels::new().with("target_addr", self.app).policy("srv", &policy.meta).client_tls(&self.tls);
+        let labels = || {
+            Labels::new()
+                .with("target_addr", self.app)
+                .server(&policy.meta, self.app.port())
+                .client_tls(&self.tls)
+        };
         let metrics = &self.worker.mesh.metrics;
         match authorize_tcp(policy, &caller) {
             Ok(permit) => {
@@ -115,7 +119,7 @@ async fn withdrawn(connection: &Connection, policy: &mut watch::Receiver<Arc<Ser
         if let Err(denied) = authorize_tcp(&now, &caller) {
             let labels = Labels::new()
                 .with("target_addr", connection.app)
-                .policy("srv", &now.meta)
+                .server(&now.meta, connection.app.port())
                 .client_tls(&connection.tls);
             connection.worker.mesh.metrics.counter(Count::InboundTcpAuthzTerminate, &labels).add(1);
             return Fault::new(Code::PermitWithdrawn)

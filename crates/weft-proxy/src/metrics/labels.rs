@@ -77,6 +77,11 @@ impl Labels {
             .with(&format!("{prefix}_name"), meta.name())
     }
 
+    /// The policy of one of this workload's ports, as inbound families name it.
+    pub fn server(self, meta: &Meta, port: u16) -> Self {
+        self.policy("srv", meta).with("srv_port", port)
+    }
+
     /// All of an object's parts, as outbound families name one: prefix `parent`, `route` or `backend`.
     pub fn object(self, prefix: &str, meta: &Meta) -> Self {
         let (port, section) = match meta {

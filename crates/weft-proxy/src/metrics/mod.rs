@@ -11,7 +11,7 @@ pub use text::write;
 
 use crate::metrics::{
     labels::Labels,
-    series::{Counter, Gauge, Group, Histogram, HttpSeries, PHASE_BUCKETS, TcpSeries},
+    series::{Counter, Gauge, Group, Histogram, HttpSeries, PHASE_BUCKETS, Statuses, TcpSeries},
 };
 use std::{
     sync::{Arc, OnceLock},
@@ -27,6 +27,7 @@ pub struct Metrics {
     /// Families with one counter per label set, by family name without `_total`.
     pub(crate) counters: Vec<(&'static str, &'static str, Group<Counter>)>,
     pub(crate) gauges: Vec<(&'static str, &'static str, Group<Gauge>)>,
+    pub(crate) statuses: Vec<(&'static str, &'static str, Group<Statuses>)>,
     pub(crate) faults: Vec<[OnceLock<Arc<Counter>>; 2]>,
     pub(crate) phases: Vec<Histogram>,
     pub(crate) retain_idle: Duration,
@@ -58,6 +59,8 @@ pub enum Count {
     JournalDropped,
     ConnectionsAccepted,
     SilentConnections,
+    InboundHttpRequests,
+    OutboundBackendRequests,
 }
 
 const COUNTERS: &[(Count, &str, &str)] = &[
@@ -99,6 +102,30 @@ const COUNTERS: &[(Count, &str, &str)] = &[
         "weft_silent_connections",
         "Connections closed without a byte from the client",
     ),
+    (Count::InboundHttpRequests, "inbound_http_requests", "HTTP requests that were let in, by route"),
+    (
+        Count::OutboundBackendRequests,
+        "outbound_http_route_backend_requests",
+        "HTTP requests, by route and backend",
+    ),
+];
+
+/// A family of answers by status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    Inbound,
+    OutboundRoute,
+    OutboundBackend,
+}
+
+const ANSWERS: &[(Answers, &str, &str)] = &[
+    (Answers::Inbound, "inbound_http_statuses", "HTTP answers, by route"),
+    (Answers::OutboundRoute, "outbound_http_route_request_statuses", "HTTP answers, by route"),
+    (
+        Answers::OutboundBackend,
+        "outbound_http_route_backend_response_statuses",
+        "HTTP answers, by route and backend",
+    ),
 ];
 
 /// A family of plain gauges.
@@ -132,6 +159,7 @@ impl Metrics {
             tcp: Group::default(),
             counters: COUNTERS.iter().map(|(_, name, help)| (*name, *help, Group::default())).collect(),
             gauges: GAUGES.iter().map(|(_, name, help)| (*name, *help, Group::default())).collect(),
+            statuses: ANSWERS.iter().map(|(_, name, help)| (*name, *help, Group::default())).collect(),
             faults: Code::ALL.iter().map(|_| Default::default()).collect(),
             phases: PHASES.iter().map(|_| Histogram::new(PHASE_BUCKETS)).collect(),
             retain_idle,
@@ -152,6 +180,11 @@ impl Metrics {
     pub fn counter(&self, family: Count, labels: &Labels) -> Arc<Counter> {
         // The table is in the order of the enum: a test holds it to that.
         self.counters[family as usize].2.resolve(labels)
+    }
+
+    /// The answers of one label set. Hold it as you hold a counter.
+    pub fn statuses(&self, family: Answers, labels: &Labels) -> Arc<Statuses> {
+        self.statuses[family as usize].2.resolve(labels)
     }
 
     pub fn gauge(&self, family: Level, labels: &Labels) -> Arc<Gauge> {
@@ -209,6 +242,9 @@ mod tests {
     fn tables_are_in_the_order_of_their_enums() {
         for (at, (count, name, _)) in COUNTERS.iter().enumerate() {
             assert_eq!(*count as usize, at, "{name}");
+        }
+        for (at, (answers, name, _)) in ANSWERS.iter().enumerate() {
+            assert_eq!(*answers as usize, at, "{name}");
         }
         for (at, (level, name, _)) in GAUGES.iter().enumerate() {
             assert_eq!(*level as usize, at, "{name}");

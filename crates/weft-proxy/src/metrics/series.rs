@@ -132,6 +132,32 @@ impl HttpSeries {
     }
 }
 
+/// Answers of one label set, by status or by the error that took their place.
+#[derive(Debug, Default)]
+pub struct Statuses {
+    /// Found like [`HttpSeries::responses`].
+    pub(crate) counts: [OnceLock<(Status, Counter)>; STATUSES],
+}
+
+const STATUSES: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Http(u16),
+    /// One of Linkerd's words for errors.
+    Error(&'static str),
+}
+
+impl Statuses {
+    pub fn count(&self, status: Status) {
+        let new = || (status, Counter::default());
+        let found = self.counts.iter().map(|slot| slot.get_or_init(new)).find(|(found, _)| *found == status);
+        if let Some((_, count)) = found.or_else(|| self.counts[STATUSES - 1].get()) {
+            count.add(1);
+        }
+    }
+}
+
 /// Connections of one label set.
 #[derive(Debug, Default)]
 pub struct TcpSeries {
@@ -201,6 +227,11 @@ impl Activity for HttpSeries {
     fn activity(&self) -> u64 {
         let answered: u64 = self.responses.iter().filter_map(OnceLock::get).map(|r| r.count.value()).sum();
         self.requests.value() + answered
+    }
+}
+impl Activity for Statuses {
+    fn activity(&self) -> u64 {
+        self.counts.iter().filter_map(OnceLock::get).map(|(_, count)| count.value()).sum()
     }
 }
 impl Activity for TcpSeries {

@@ -3,7 +3,7 @@
 use super::{
     Metrics, PHASES,
     labels::Labels,
-    series::{Activity, Entry, Group, HttpSeries},
+    series::{Activity, Entry, Group, HttpSeries, Status},
 };
 use bytes::Bytes;
 use std::{
@@ -82,6 +82,19 @@ impl Writer {
         for (name, help, group) in &metrics.counters {
             let full = format!("{name}_total");
             self.plain(group, &full, "counter", help, |counter| counter.value().to_string()).await?;
+        }
+        for (name, help, group) in &metrics.statuses {
+            let full = format!("{name}_total");
+            self.family(&group.list(), &full, "counter", help, |page, entry| {
+                for (status, count) in entry.series.counts.iter().filter_map(OnceLock::get) {
+                    let more = match status {
+                        Status::Http(status) => format!("http_status=\"{status}\",error=\"\""),
+                        Status::Error(error) => format!("http_status=\"\",error=\"{error}\""),
+                    };
+                    entry.labels.line(page, &full, &more, count.value());
+                }
+            })
+            .await?;
         }
         for (name, help, group) in &metrics.gauges {
             self.plain(group, name, "gauge", help, |gauge| gauge.value().to_string()).await?;
@@ -213,6 +226,9 @@ impl Metrics {
             group.retire(self.retain_idle, now);
         }
         for (_, _, group) in &self.gauges {
+            group.retire(self.retain_idle, now);
+        }
+        for (_, _, group) in &self.statuses {
             group.retire(self.retain_idle, now);
         }
     }

@@ -18,12 +18,17 @@ use crate::{
         upgrade,
     },
     io::Io,
+    metrics::{
+        Answers, Count,
+        labels::Labels,
+        series::{Counter, Status, Statuses},
+    },
     report::{self, Who},
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, upgrade::OnUpgrade};
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     error::Error,
     net::SocketAddr,
     rc::Rc,
@@ -33,14 +38,16 @@ use std::{
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::Identity,
+    meta::Meta,
     outbound::{
         BackendKind, Endpoint, FailureAccrual, HttpRoute, HttpRoutes, HttpRule, OutboundProtocol,
-        RetryPolicy, RouteBackend, find_route,
+        RouteBackend, find_route,
     },
 };
 use weft_wire::record::Direction;
 
 pub(super) mod refusing;
+mod retry;
 mod words;
 
 /// Endpoints that are tried for one request.
@@ -54,8 +61,11 @@ struct Requests {
     connection_id: Option<HeaderValue>,
     /// The endpoint that the story names.
     told: Cell<Option<SocketAddr>>,
+    /// Those whose connections it tells of.
+    reached: RefCell<Vec<SocketAddr>>,
     /// The story has the way of the first request.
     routed: Cell<bool>,
+    counted: RefCell<Vec<Rc<Counted>>>,
 }
 
 pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) -> Result<(), Fault> {
@@ -68,10 +78,27 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
         detail,
         connection_id,
         told: Cell::new(None),
+        reached: RefCell::default(),
         routed: Cell::new(false),
+        counted: RefCell::default(),
     });
     server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
 }
+
+/// Endpoints of which one connection's story tells.
+const REACHED: usize = 8;
+
+/// The counters of one route and backend, so that a request formats no label.
+struct Counted {
+    /// The parent, the route and the backend.
+    way: (Arc<Meta>, Arc<Meta>, Arc<Meta>),
+    requests: Arc<Counter>,
+    route: Arc<Statuses>,
+    backend: Arc<Statuses>,
+}
+
+/// More ways than this on one connection: the oldest counters are looked up again.
+const COUNTED: usize = 16;
 
 /// Why a request has no answer from a server.
 enum NoAnswer {
@@ -165,7 +192,6 @@ impl Requests {
 
         // 1. What kind of request is it, and what in its head is for this proxy?
         let kind = self.understand(&mut request, grpc);
-        let connects = kind.upgrades && request.method() == Method::CONNECT;
         let client_upgrade = kind.upgrades.then(|| hyper::upgrade::on(&mut request));
 
         // 2. Which way? One immutable view for the whole decision.
@@ -188,9 +214,34 @@ impl Requests {
         }
 
         // 3. An endpoint's answer, in the time that the route gives.
-        let request = request.map(Body::incoming);
         let way = Way { kind: &kind, backend, strict: destination.strict, accrual };
-        let sending = self.send_and_retry(request, &way, rule);
+        let counted = self.counted(&destination.policy.meta, &route.meta, &backend.backend.meta);
+        let answered = self.exchange(request.map(Body::incoming), &way, rule, begun, client_upgrade).await;
+        let status = match &answered {
+            Ok(response) => Status::Http(response.status().as_u16()),
+            Err(NoAnswer::Fault(fault)) => Status::Error(report::route_error(fault.code())),
+            Err(NoAnswer::Reset(reason)) => Status::Error(report::reset_error(*reason)),
+        };
+        counted.requests.add(1);
+        counted.route.count(status);
+        counted.backend.count(status);
+        answered
+    }
+
+    /// One request's way to an endpoint and its answer's way back.
+    async fn exchange(
+        &self,
+        request: Request<Body>,
+        way: &Way<'_>,
+        rule: &HttpRule,
+        begun: Instant,
+        client_upgrade: Option<OnUpgrade>,
+    ) -> Result<Response<Body>, NoAnswer> {
+        let connection = &self.connection;
+        let Way { kind, backend, .. } = way;
+
+        let connects = kind.upgrades && request.method() == Method::CONNECT;
+        let sending = self.send_and_retry(request, way, rule);
         let limit = [rule.timeouts.request, rule.timeouts.response].into_iter().flatten().min();
         let answer = match limit {
             None => sending.await?,
@@ -235,6 +286,29 @@ impl Requests {
             limits: Limits::new(begun, rule.timeouts.request, rule.timeouts.idle),
         });
         Ok(response.map(|body| Body::incoming(body).watched(watch)))
+    }
+
+    /// The counters of a way, resolved once per connection.
+    fn counted(&self, parent: &Arc<Meta>, route: &Arc<Meta>, backend: &Arc<Meta>) -> Rc<Counted> {
+        let way = (parent, route, backend);
+        let mut all = self.counted.borrow_mut();
+        if let Some(found) = all.iter().find(|c| (&c.way.0, &c.way.1, &c.way.2) == way) {
+            return found.clone();
+        }
+        let metrics = &self.connection.worker.mesh.metrics;
+        let of_route = Labels::new().object("parent", parent).object("route", route);
+        let of_backend = of_route.clone().object("backend", backend);
+        let counted = Rc::new(Counted {
+            way: (parent.clone(), route.clone(), backend.clone()),
+            requests: metrics.counter(Count::OutboundBackendRequests, &of_backend),
+            route: metrics.statuses(Answers::OutboundRoute, &of_route.with("hostname", "")),
+            backend: metrics.statuses(Answers::OutboundBackend, &of_backend),
+        });
+        if all.len() == COUNTED {
+            all.remove(0);
+        }
+        all.push(counted.clone());
+        counted
     }
 
     fn admit(&self) -> Result<InFlight<'_>, Fault> {
@@ -312,41 +386,6 @@ impl Requests {
             .fact("waited_ms", late.waited.as_millis())
     }
 
-    /// Sends again what the route wants sent again, while the request's body can be repeated, which is when it has none.
-    async fn send_and_retry(
-        &self,
-        request: Request<Body>,
-        way: &Way<'_>,
-        rule: &HttpRule,
-    ) -> Result<Answer, NoAnswer> {
-        let policy = rule.retry.as_ref().filter(|_| is_repeatable(&request, way.kind));
-        let Some(policy) = policy else { return self.send(request, way).await };
-        let mut pause = policy.backoff.min;
-        for tries in 0..=policy.max_retries {
-            let last = tries == policy.max_retries;
-            let sending = self.send(pool::copy_of(&request), way);
-            let result = match policy.per_try_timeout.filter(|_| !last) {
-                None => sending.await,
-                Some(limit) => match within(limit, sending).await {
-                    Ok(result) => result,
-                    Err(late) => Err(self.late(limit, late).into()),
-                },
-            };
-            if last || !wants_retry(policy, way.kind, &result) {
-                return result;
-            }
-            if let Ok(answer) = &result {
-                // The answer is thrown away; what it says of the endpoint is not.
-                answer.load.classified(false);
-            }
-            drop(result);
-            let jitter = pause.mul_f32(policy.backoff.jitter.clamp(0.0, 1.0) * rand::random::<f32>());
-            tokio::time::sleep(pause + jitter).await;
-            pause = (pause * 2).min(policy.backoff.max);
-        }
-        Err(Fault::new(Code::Invariant).in_phase(Phase::Queue).into())
-    }
-
     /// Sends the request to one endpoint after another, as long as it is certain that none has begun with it.
     async fn send(&self, mut request: Request<Body>, way: &Way<'_>) -> Result<Answer, NoAnswer> {
         let Way { kind, backend, strict, accrual } = *way;
@@ -371,12 +410,13 @@ impl Requests {
             let first = self.tell(&member);
             let load = member.load(accrual);
             // Only a peer that may be meshed, for all that is known, can ask to be spoken to otherwise.
-            let again = known.is_none() && member.may_refuse_plaintext() && is_repeatable(&request, kind);
+            let again =
+                known.is_none() && member.may_refuse_plaintext() && retry::is_repeatable(&request, kind);
             let again = again.then(|| pool::copy_of(&request));
             let fault = match self.send_to(&member, request, kind, first).await? {
                 Ok(Answered { response, lease, made }) => {
                     load.answered(&connection.worker, made.is_some());
-                    if let (true, Ok(pool)) = (first, &member.pool) {
+                    if let (true, Ok(pool)) = (first && self.reaches(&member), &member.pool) {
                         pool.tell(&connection.story, made);
                     }
                     if let Some(again) = again
@@ -490,6 +530,17 @@ impl Requests {
             .fact("found", found.map_or("none", Identity::as_str)))
     }
 
+    /// Is this endpoint new to the connection, and not the last of too many?
+    fn reaches(&self, member: &Member) -> bool {
+        let addr = member.endpoint().addr;
+        let mut reached = self.reached.borrow_mut();
+        let new = reached.len() < REACHED && !reached.contains(&addr);
+        if new {
+            reached.push(addr);
+        }
+        new
+    }
+
     /// Tells the story when another endpoint is used than before; says whether that is so.
     fn tell(&self, member: &Member) -> bool {
         let endpoint = member.endpoint();
@@ -500,35 +551,6 @@ impl Requests {
         let story = &self.connection.story;
         member.tell(story);
         true
-    }
-}
-
-/// Can the request be sent a second time, whatever became of the first?
-fn is_repeatable(request: &Request<Body>, kind: &Kind) -> bool {
-    request.body().is_empty() && !kind.upgrades
-}
-
-/// Does the route want this outcome tried again? Only answers that are complete in their head can tell.
-fn wants_retry(policy: &RetryPolicy, kind: &Kind, result: &Result<Answer, NoAnswer>) -> bool {
-    match result {
-        Ok(answer) if kind.grpc => {
-            grpc_status(answer.response.headers()).is_some_and(|code| policy.grpc_codes.contains(&code))
-        }
-        Ok(answer) => {
-            let status = answer.response.status().as_u16();
-            policy.statuses.iter().any(|(from, to)| (*from..=*to).contains(&status))
-        }
-        // No answer in time, or an endpoint that was lost while it worked on it: the route asked for more tries.
-        Err(NoAnswer::Fault(fault)) => matches!(
-            fault.code(),
-            Code::ResponseTimeout
-                | Code::UpstreamReset
-                | Code::UpstreamGoaway
-                | Code::AllEndpointsFailing
-                | Code::ConnectRefused
-                | Code::ConnectTimeout
-        ),
-        Err(NoAnswer::Reset(reason)) => *reason == h2::Reason::REFUSED_STREAM,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     connect::Millis,
     deadline::within,
     detect::{self, Protocol},
-    discovery::{Destination, judge::each_endpoint},
+    discovery::{Destination, Lookup},
     io::{Io, Transport},
     latest::Latest,
     mesh::Mesh,
@@ -308,22 +308,27 @@ impl Worker {
 impl Connection {
     /// What the answer is, in words.
     fn found(&self, destination: &Destination) -> String {
+        let what = match main_backend(&destination.policy.protocol).map(|backend| &backend.kind) {
+            Some(BackendKind::Forward(endpoint)) => format!("the endpoint {}", endpoint.addr),
+            // Asking now lets the answer come while the protocol is found out.
+            Some(BackendKind::Balance { path, ewma }) => {
+                let balancer = self.worker.balancer(path, *ewma);
+                match balancer.refresh(&self.worker).lookup {
+                    Lookup::Pending(_) => "its endpoints are asked for".into(),
+                    Lookup::Answered(_) => format!("{} endpoints", balancer.members().len()),
+                    Lookup::Refused(_) => "its endpoints are refused".into(),
+                }
+            }
+            Some(BackendKind::Invalid(_)) => "its backend cannot be read".into(),
+            None => "it has no backend".into(),
+        };
         let age = Millis(destination.learned.elapsed());
-        let mut endpoints = 0;
-        each_endpoint(&destination.policy, &mut |_| endpoints += 1);
-        let what = if endpoints > 0 { "a fixed endpoint" } else { "a balanced service" };
         format!("{}: {what}; the answer is {age} old", destination.policy.meta)
     }
 
     /// Do the endpoints of an undetected destination say that their bytes are opaque?
     async fn is_declared_opaque(&self, destination: &Destination) -> bool {
-        let OutboundProtocol::Detect { opaque, .. } = &destination.policy.protocol else { return false };
-        let backend = match opaque.routes.first().map(|route| &route.backends) {
-            Some(Distribution::FirstAvailable(backends)) => backends.first(),
-            Some(Distribution::RandomAvailable(backends)) => backends.first().map(|(backend, _)| backend),
-            Some(Distribution::Empty) | None => None,
-        };
-        match backend.map(|backend| &backend.backend.kind) {
+        match main_backend(&destination.policy.protocol).map(|backend| &backend.kind) {
             Some(BackendKind::Forward(endpoint)) => endpoint.hint == ProtocolHint::Opaque,
             Some(BackendKind::Balance { path, ewma }) => {
                 let balancer = self.worker.balancer(path, *ewma);
@@ -334,4 +339,22 @@ impl Connection {
             Some(BackendKind::Invalid(_)) | None => false,
         }
     }
+}
+
+/// The backend of a destination that nothing more is known about: the one that bytes of any kind go to, or else the first.
+fn main_backend(protocol: &OutboundProtocol) -> Option<&Backend> {
+    let backends = match protocol {
+        OutboundProtocol::Detect { opaque, .. }
+        | OutboundProtocol::Opaque(opaque)
+        | OutboundProtocol::Tls(opaque) => opaque.routes.first().map(|route| &route.backends),
+        OutboundProtocol::Http1(http) | OutboundProtocol::Http2(http) | OutboundProtocol::Grpc(http) => {
+            http.routes.first().and_then(|route| route.rules.first()).map(|rule| &rule.backends)
+        }
+    };
+    let first = match backends? {
+        Distribution::FirstAvailable(backends) => backends.first(),
+        Distribution::RandomAvailable(backends) => backends.first().map(|(backend, _)| backend),
+        Distribution::Empty => None,
+    };
+    first.map(|backend| &backend.backend)
 }

@@ -122,6 +122,17 @@ impl Proxy {
         tokio::time::timeout(weft_testkit::raw::PATIENCE, looking).await.expect("a record of that kind")
     }
 
+    /// The page that Prometheus reads.
+    pub(crate) async fn metrics(&self) -> String {
+        let (send, mut receive) = tokio::sync::mpsc::channel(1_000);
+        weft_proxy::metrics::write(self.mesh.metrics.clone(), send).await;
+        let mut page = String::new();
+        while let Some(piece) = receive.recv().await {
+            page.push_str(std::str::from_utf8(&piece).unwrap());
+        }
+        page
+    }
+
     pub(crate) fn failures(&self) -> usize {
         self.mesh.recorder.connections(1000, |record| record.fault.is_some()).connections.len()
     }

@@ -565,7 +565,7 @@ async fn endpoints_that_are_opaque_are_so_for_the_first_connection_too() {
     let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
     io.write_all(b"GET /a HTTP/1.1\r\nHost: store\r\nl5d-client-id: mine\r\n\r\n").await.unwrap();
     // The connection is detected, and waits for what its endpoints say.
-    proxy.record(|record| record.events.iter().any(|event| event.text.contains("balanced"))).await;
+    proxy.record(|record| record.events.iter().any(|event| event.text.contains("asked for"))).await;
     let opaque = Endpoint { hint: ProtocolHint::Opaque, ..Endpoint::clone(&plain(one.addr)) };
     proxy.told.endpoints(PATH, known(&[Arc::new(opaque)]));
     let (head, _) = raw::read_http(&mut io).await.unwrap();

@@ -191,6 +191,46 @@ async fn a_denied_opaque_connection_is_no_empty_answer() {
 }
 
 #[tokio::test(flavor = "local")]
+async fn both_proxies_count_answers_by_route() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    forward(&client, endpoint(&server, ProtocolHint::H2));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    for path in ["a", "a", "status/404", "gone"] {
+        io.write_all(format!("GET /{path} HTTP/1.1\r\nHost: store\r\n\r\n").as_bytes()).await.unwrap();
+        raw::read_http(&mut io).await.unwrap();
+    }
+    let (outbound, inbound) = (client.metrics().await, server.metrics().await);
+    let has = |page: &str, family: &str, labels: &[&str], value: u64| {
+        let found = page.lines().any(|line| {
+            line.starts_with(&format!("{family}{{"))
+                && labels.iter().all(|label| line.contains(label))
+                && line.ends_with(&format!(" {value}"))
+        });
+        assert!(found, "{family} {labels:?} {value}\n{page}");
+    };
+    let route = "route_name=\"route\"";
+    has(
+        &outbound,
+        "outbound_http_route_request_statuses_total",
+        &[route, "http_status=\"200\",error=\"\""],
+        2,
+    );
+    has(&outbound, "outbound_http_route_request_statuses_total", &["parent_name=\"service\"", "\"502\""], 1);
+    let of_backend = ["backend_name=\"backend\"", "http_status=\"404\""];
+    has(&outbound, "outbound_http_route_backend_response_statuses_total", &of_backend, 1);
+    has(&outbound, "outbound_http_route_backend_requests_total", &of_backend[..1], 4);
+    let port = format!("parent_port=\"{}\"", app.addr.port());
+    has(&inbound, "inbound_http_requests_total", &["parent_name=\"test\"", &port], 4);
+    has(&inbound, "inbound_http_statuses_total", &[&port, "http_status=\"200\""], 2);
+    has(&inbound, "inbound_http_statuses_total", &[&port, "http_status=\"\",error=\"IO\""], 1);
+    has(&inbound, "inbound_http_authz_allow_total", &[&format!("srv_port=\"{}\"", app.addr.port())], 4);
+    for phase in ["discover", "detect", "connect", "tls-connect"] {
+        assert!(outbound.contains(&format!("weft_phase_duration_seconds_count{{phase=\"{phase}\"}} ")));
+    }
+}
+
+#[tokio::test(flavor = "local")]
 async fn both_stories_tell_each_step_in_order() {
     let (pki, app) = (Pki::new(), app().await);
     let (client, server) = pair(&pki, app.addr);
@@ -219,7 +259,7 @@ async fn both_stories_tell_each_step_in_order() {
     expect(
         steps(&outbound),
         &[
-            "discover default/service: a fixed endpoint; the answer is ",
+            "discover default/service: the endpoint ",
             "detect http/1",
             "route first request: default/route, to default/backend",
             &connected,
