@@ -332,7 +332,9 @@ impl Connection {
             Some(BackendKind::Forward(endpoint)) => endpoint.hint == ProtocolHint::Opaque,
             Some(BackendKind::Balance { path, ewma }) => {
                 let balancer = self.worker.balancer(path, *ewma);
-                balancer.first_answer(&self.worker, HINT_WAIT).await;
+                // A name that is silent for longer is not waited for by each new connection.
+                let silent = balancer.refresh(&self.worker).since.elapsed();
+                balancer.first_answer(&self.worker, HINT_WAIT.saturating_sub(silent)).await;
                 let members = balancer.members();
                 !members.is_empty() && members.iter().all(|m| m.endpoint().hint == ProtocolHint::Opaque)
             }
