@@ -41,11 +41,11 @@ impl TestMesh {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("mesh.yaml");
         fs::write(&file, yaml).expect("the manifest");
-        Self::up_from(name, &file, Some(folder))
+        Self::up_with(name, &[&file.display().to_string()], Some(folder))
     }
 
-    /// The same from files.
-    pub(crate) fn up_from(name: &str, path: &Path, folder: Option<tempfile::TempDir>) -> Option<TestMesh> {
+    /// The same with any arguments of `weft up`.
+    pub(crate) fn up_with(name: &str, args: &[&str], folder: Option<tempfile::TempDir>) -> Option<TestMesh> {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = impossible() {
             eprintln!("SKIPPED: {name}: {why}");
@@ -53,7 +53,7 @@ impl TestMesh {
         }
         let name = format!("t{}-{name}", std::process::id());
         let mesh = TestMesh { name, _folder: folder, _turn: turn };
-        let started = mesh.weft(&["up", "--detach", &path.display().to_string()]);
+        let started = mesh.weft(&[&["up", "--detach"], args].concat());
         assert!(started.status.success(), "weft up: {}\n{}", shown(&started), mesh.supervisor_log());
         Some(mesh)
     }
@@ -91,6 +91,22 @@ impl TestMesh {
             assert!(Instant::now() < deadline, "weft {args:?} never did: {}", shown(&output));
             sleep(Duration::from_millis(200));
         }
+    }
+
+    /// An object of the API.
+    pub(crate) fn get(&self, path: &str) -> serde_json::Value {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let request = http::Request::get(path).body(Vec::new()).expect("a path");
+            self.client().await.request(request).await.expect("the object")
+        })
+    }
+
+    pub(crate) async fn client(&self) -> kube::Client {
+        use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+        let kubeconfig = Kubeconfig::read_from(self.state().join("kubeconfig")).expect("the kubeconfig");
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        kube::Client::try_from(config.expect("a configuration")).expect("a client")
     }
 
     pub(crate) fn state(&self) -> PathBuf {

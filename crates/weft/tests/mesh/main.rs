@@ -4,6 +4,7 @@
 
 mod capture;
 mod harness;
+mod identity;
 mod leftovers;
 mod pods;
 mod restarts;

@@ -6,7 +6,7 @@ use std::path::Path;
 #[test]
 fn the_shop_works_and_its_failures_are_explained() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shop");
-    let Some(mesh) = TestMesh::up_from("shop", &example, None) else { return };
+    let Some(mesh) = TestMesh::up_with("shop", &[&example.display().to_string()], None) else { return };
 
     // The job has filled the store through the mesh, and the whole chain answers.
     mesh.until(&["logs", "job/import"], |output, _| output.status.success());
