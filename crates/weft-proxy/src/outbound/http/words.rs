@@ -3,11 +3,11 @@
 use super::Requests;
 use crate::{
     discovery::{Lookup, judge::each_endpoint},
-    http::{headers, respond::Detail},
+    http::{body::grpc_status, headers, respond::Detail},
     outbound::endpoint::Member,
     report::{self, Who},
 };
-use http::{HeaderMap, Response};
+use http::Response;
 use hyper::body::Incoming;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use weft_fault::{Code, Fault, Phase};
@@ -17,7 +17,7 @@ use weft_wire::record::Direction;
 impl Requests {
     /// Takes the words from the response, unless the application is to have them.
     pub(super) fn remote_words(&self, response: &mut Response<Incoming>, member: &Member) {
-        let code = code_of(response.headers(), member.meshed);
+        let code = code_of(response, member.meshed);
         let words = response.headers_mut().remove(headers::PROXY_ERROR);
         let close = response.headers_mut().remove(headers::PROXY_CONNECTION);
         let connection = &self.connection;
@@ -102,16 +102,22 @@ impl Requests {
 
 /// Did the peer's proxy refuse the request because it came in plaintext?
 pub(super) fn refuses_plaintext(response: &Response<Incoming>, member: &Member) -> bool {
-    !member.meshed && code_of(response.headers(), false) == Some(Code::PlaintextRefused)
+    !member.meshed && code_of(response, false) == Some(Code::PlaintextRefused)
 }
 
-/// The code that a peer's words begin with. The words of other proxies have none, and count as they are; who is not
-/// meshed can only say that it wants to be spoken to otherwise, for its application could say anything.
-fn code_of(head: &HeaderMap, meshed: bool) -> Option<Code> {
-    let words = head.get(headers::PROXY_ERROR)?;
+/// The code that a peer's words begin with. The words of other proxies have none, and count as they are, if the response
+/// is a failure: these proxies let their application's words pass. Who is not meshed can only say that it wants to be
+/// spoken to otherwise, for its application could say anything.
+fn code_of<B>(response: &Response<B>, meshed: bool) -> Option<Code> {
+    let words = response.headers().get(headers::PROXY_ERROR)?;
     let first = words.to_str().ok().and_then(|words| Code::find(words.split([' ', ':']).next()?));
     match first {
-        _ if meshed => Some(first.unwrap_or(Code::PeerReported)),
+        Some(_) if meshed => first,
+        None if meshed => {
+            let failed = response.status().as_u16() >= 400
+                || grpc_status(response.headers()).is_some_and(|status| status != 0);
+            failed.then_some(Code::PeerReported)
+        }
         Some(Code::PlaintextRefused) => first,
         _ => None,
     }
@@ -120,21 +126,23 @@ fn code_of(head: &HeaderMap, meshed: bool) -> Option<Code> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     #[test]
     fn meshed_peers_words_count_as_they_are_and_others_only_if_they_refuse_plaintext() {
-        for (words, meshed, code) in [
-            ("POL-001 no rule allows this caller", true, Some(Code::NoRuleAllows)),
-            ("UPS-010: refused", true, Some(Code::AppRefused)),
-            ("unauthorized request on route", true, Some(Code::PeerReported)),
-            ("POL-002", false, Some(Code::PlaintextRefused)),
-            ("POL-001", false, None),
-            ("unauthorized request on route", false, None),
+        for (words, status, meshed, code) in [
+            ("POL-001 no rule allows this caller", 403, true, Some(Code::NoRuleAllows)),
+            ("UPS-010: refused", 502, true, Some(Code::AppRefused)),
+            ("unauthorized request on route", 403, true, Some(Code::PeerReported)),
+            ("an application's words", 200, true, None),
+            ("POL-002", 403, false, Some(Code::PlaintextRefused)),
+            ("POL-001", 403, false, None),
+            ("unauthorized request on route", 403, false, None),
         ] {
-            let head = HeaderMap::from_iter([(headers::PROXY_ERROR, HeaderValue::from_static(words))]);
-            assert_eq!(code_of(&head, meshed), code, "{words} {meshed}");
+            let response = Response::builder().status(status).header(headers::PROXY_ERROR, words);
+            assert_eq!(code_of(&response.body(()).unwrap(), meshed), code, "{words} {meshed}");
         }
-        assert_eq!(code_of(&HeaderMap::new(), true), None);
+        let grpc = Response::builder().header("grpc-status", "7").header(headers::PROXY_ERROR, "denied");
+        assert_eq!(code_of(&grpc.body(()).unwrap(), true), Some(Code::PeerReported));
+        assert_eq!(code_of(&Response::new(()), true), None);
     }
 }
