@@ -59,7 +59,10 @@ pub(super) fn subdomain(text: &str) -> Option<String> {
 
 /// Why the text is no key of a ConfigMap or Secret.
 pub(super) fn config_key(text: &str) -> Option<String> {
+    // Keys become the names of files; those that begin with two dots are the volume's own.
     let ok = !text.is_empty()
+        && text != "."
+        && !text.starts_with("..")
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     (!ok).then(|| CONFIG_KEY.to_owned())
 }
@@ -167,6 +170,8 @@ mod tests {
         );
         assert!(subdomain("a.b-c.d").is_none());
         assert!(subdomain("a..b").is_some() && subdomain("A").is_some());
+        assert!(config_key("key.name").is_none() && config_key(".hidden").is_none());
+        assert!(config_key("..").is_some() && config_key(".").is_some() && config_key("..data").is_some());
         assert!(qualified_name("linkerd.io/inject").is_none());
         assert!(
             qualified_name("a b").is_some()

@@ -284,6 +284,7 @@ pub(super) fn validate_spec(at: &str, spec: &Value, restart_policies: &[&str], e
             names.push(name);
         }
     }
+    validate_ids(&format!("{at}.securityContext"), &spec["securityContext"], errors);
     let policy = meta::text(spec, "/restartPolicy");
     if policy.is_empty() {
         errors.push(FieldError::required(format!("{at}.restartPolicy"), ""));
@@ -357,8 +358,12 @@ fn validate_container(
     }
     for (i, variable) in meta::items(container, "/env").iter().enumerate() {
         let field = format!("{at}.env[{i}]");
-        if meta_name(variable).is_empty() {
+        let name = meta_name(variable);
+        if name.is_empty() {
             errors.push(FieldError::required(format!("{field}.name"), ""));
+        } else if !name.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'=') {
+            let why = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+            errors.push(FieldError::invalid(format!("{field}.name"), name.as_str(), why));
         }
         let literal = !meta::text(variable, "/value").is_empty();
         if literal && variable["valueFrom"].is_object() {
@@ -393,6 +398,32 @@ fn validate_container(
                 format!("{at}.{probe}"),
                 "may not specify more than 1 handler type",
             )),
+        }
+        let numbers = [
+            "initialDelaySeconds",
+            "timeoutSeconds",
+            "periodSeconds",
+            "successThreshold",
+            "failureThreshold",
+        ];
+        for number in numbers {
+            if let Some(given) = value[number].as_i64().filter(|given| *given < 0) {
+                let why = "must be greater than or equal to 0";
+                errors.push(FieldError::invalid(format!("{at}.{probe}.{number}"), given, why));
+            }
+        }
+    }
+    validate_ids(&format!("{at}.securityContext"), &container["securityContext"], errors);
+}
+
+/// User and group numbers. Linux has more, but -1 among them means "no change" to it, which would be root.
+fn validate_ids(at: &str, context: &Value, errors: &mut Vec<FieldError>) {
+    for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+        if let Some(id) = context[field].as_i64()
+            && i32::try_from(id).map_or(true, |id| id < 0)
+        {
+            let why = "must be between 0 and 2147483647, inclusive";
+            errors.push(FieldError::invalid(format!("{at}.{field}"), id, why));
         }
     }
 }
