@@ -87,7 +87,8 @@ impl Kind {
 }
 
 fn decode<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
-    let typed = T::deserialize(object).map_err(|e| e.to_string())?;
+    let typed: T =
+        serde_path_to_error::deserialize(object).map_err(|e| format!("{}: {}", e.path(), e.inner()))?;
     serde_json::to_value(typed).map_err(|e| e.to_string())
 }
 
