@@ -516,6 +516,18 @@ async fn kubectl_works() {
     run("create configmap made -n made --from-literal=a=b", "").await;
     assert_eq!(run("auth can-i delete pods", "").await, "yes\n");
     assert_eq!(run("create token default -n made --duration=1h", "").await.matches('.').count(), 2);
+    run("create deployment made -n made --image=made:1 --replicas=2 --port=80 -- sleep 9", "").await;
+    let made = run(
+        "get deployment made -n made -o jsonpath={.spec.replicas}{.spec.template.spec.containers[0]}",
+        "",
+    )
+    .await;
+    assert!(made.starts_with('2') && made.contains("\"sleep\",\"9\"") && made.contains("made:1"), "{made}");
+    run("create job made -n made --image=made:1 -- true", "").await;
+    run("create service clusterip made -n made --tcp=80:http", "").await;
+    run("create role made -n made --verb=get --resource=pods", "").await;
+    let (ok, text) = kubectl(path, &["port-forward", "deployment/made", "-n", "made", "8080"], "").await;
+    assert!(!ok && text.contains("port-forward is not served"), "{text}");
     run("delete namespace made --wait --timeout=20s", "").await;
     run("delete deployment web --wait --timeout=20s", "").await;
     assert_eq!(run("get pods", "").await, "No resources found in default namespace.\n");

@@ -129,6 +129,21 @@ pub(super) async fn logs(
     Ok(response)
 }
 
+/// `…/portforward` is not served: this machine reaches pods and services without it. Says where.
+pub(super) fn no_port_forward(api: &Api, address: &Address) -> ApiError {
+    let Some(pod) = api.store.get("pods", &address.namespace, &address.name) else {
+        return ApiError::not_found("pods", &address.name);
+    };
+    let reach = match meta::text(&pod, "/status/podIP") {
+        "" => "the address of the pod or of its service".to_owned(),
+        ip => format!("the pod's address {ip} or its service's clusterIP"),
+    };
+    let message = format!(
+        "port-forward is not served by weft: this machine reaches pods directly, so connect to {reach}"
+    );
+    ApiError::new(501, "NotImplemented", message)
+}
+
 /// `…/exec` and `…/attach`: checks what can be checked, then turns the connection into a WebSocket.
 pub(super) fn upgrade(
     api: &Arc<Api>,

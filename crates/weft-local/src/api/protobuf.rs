@@ -1,6 +1,7 @@
 //! Bodies in Kubernetes' protobuf form, for the few kinds that `kubectl create` and `kubectl auth` send in it.
 //!
-//! Answers are always JSON, which these clients accept. Other kinds in this form are refused with 415.
+//! Answers are always JSON, which these clients accept. Other kinds in this form are refused with 415, and so is a field
+//! that is set and not known here: the tables below hold what those commands set, not all that there is.
 
 use base64::Engine;
 use serde_json::{Map, Value, json};
@@ -16,6 +17,8 @@ enum Field {
     Map,
     /// A map of bytes, which JSON carries in base64.
     Bytes,
+    /// A number or the name of a port.
+    Port,
     One(&'static Message),
     Many(&'static Message),
 }
@@ -100,6 +103,97 @@ const TOKEN_REQUEST: &Message = &[
     ),
 ];
 
+const LABEL_SELECTOR: &Message = &[(1, "matchLabels", Field::Map)];
+
+const POD_TEMPLATE: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "spec",
+        Field::One(&[
+            (
+                2,
+                "containers",
+                Field::Many(&[
+                    (1, "name", Field::Text),
+                    (2, "image", Field::Text),
+                    (3, "command", Field::Texts),
+                    (4, "args", Field::Texts),
+                    (6, "ports", Field::Many(&[(3, "containerPort", Field::Number)])),
+                ]),
+            ),
+            (3, "restartPolicy", Field::Text),
+            (8, "serviceAccountName", Field::Text),
+        ]),
+    ),
+];
+
+const DEPLOYMENT: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "spec",
+        Field::One(&[
+            (1, "replicas", Field::Number),
+            (2, "selector", Field::One(LABEL_SELECTOR)),
+            (3, "template", Field::One(POD_TEMPLATE)),
+        ]),
+    ),
+];
+
+const JOB: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "spec",
+        Field::One(&[
+            (1, "parallelism", Field::Number),
+            (2, "completions", Field::Number),
+            (6, "template", Field::One(POD_TEMPLATE)),
+            (7, "backoffLimit", Field::Number),
+        ]),
+    ),
+];
+
+const SERVICE: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "spec",
+        Field::One(&[
+            (
+                1,
+                "ports",
+                Field::Many(&[
+                    (1, "name", Field::Text),
+                    (2, "protocol", Field::Text),
+                    (3, "port", Field::Number),
+                    (4, "targetPort", Field::Port),
+                ]),
+            ),
+            (2, "selector", Field::Map),
+            (3, "clusterIP", Field::Text),
+            (4, "type", Field::Text),
+            (10, "externalName", Field::Text),
+        ]),
+    ),
+];
+
+const ROLE: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "rules",
+        Field::Many(&[
+            (1, "verbs", Field::Texts),
+            (2, "apiGroups", Field::Texts),
+            (3, "resources", Field::Texts),
+            (4, "resourceNames", Field::Texts),
+            (5, "nonResourceURLs", Field::Texts),
+        ]),
+    ),
+];
+
 const SELF_REVIEW: &Message = &[(1, "metadata", Field::One(METADATA))];
 
 const SELF_ACCESS: &Message = &[
@@ -132,6 +226,10 @@ fn message_of(kind: &str) -> Option<&'static Message> {
         "ConfigMap" => CONFIG_MAP,
         "Secret" => SECRET,
         "ServiceAccount" => SERVICE_ACCOUNT,
+        "Deployment" => DEPLOYMENT,
+        "Job" => JOB,
+        "Service" => SERVICE,
+        "Role" | "ClusterRole" => ROLE,
         "TokenRequest" => TOKEN_REQUEST,
         "SelfSubjectReview" => SELF_REVIEW,
         "SelfSubjectAccessReview" => SELF_ACCESS,
@@ -214,7 +312,12 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
 fn decode_message(message: &Message, raw: &[u8]) -> Option<Map<String, Value>> {
     let mut object = Map::new();
     for (number, value) in fields(raw)? {
-        let Some((_, name, field)) = message.iter().find(|(known, _, _)| *known == number) else { continue };
+        let Some((_, name, field)) = message.iter().find(|(known, _, _)| *known == number) else {
+            if is_unset(&value, DEEPEST_UNSET) {
+                continue;
+            }
+            return None;
+        };
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         match (field, value) {
             // Unset texts are written as empty ones.
@@ -245,6 +348,19 @@ fn decode_message(message: &Message, raw: &[u8]) -> Option<Map<String, Value>> {
                 let map = object.entry((*name).to_owned()).or_insert_with(|| json!({}));
                 map[key] = json!(value);
             }
+            (Field::Port, Wire::Bytes(bytes)) => {
+                let (mut named, mut number, mut name_of_port) = (false, 0, "");
+                for (field, value) in fields(bytes)? {
+                    match (field, value) {
+                        (1, Wire::Number(form)) => named = form == 1,
+                        (2, Wire::Number(given)) => number = given.cast_signed(),
+                        (3, Wire::Bytes(given)) => name_of_port = std::str::from_utf8(given).ok()?,
+                        _ => {}
+                    }
+                }
+                let port = if named { json!(name_of_port) } else { json!(number) };
+                object.insert((*name).to_owned(), port);
+            }
             (Field::One(inner), Wire::Bytes(bytes)) => {
                 object.insert((*name).to_owned(), Value::Object(decode_message(inner, bytes)?));
             }
@@ -256,6 +372,20 @@ fn decode_message(message: &Message, raw: &[u8]) -> Option<Map<String, Value>> {
         }
     }
     Some(object)
+}
+
+/// How deep an empty structure within empty structures is looked into.
+const DEEPEST_UNSET: usize = 8;
+
+/// Whether this is how a field that is not set is written: as zero, an empty text, or a structure of such.
+fn is_unset(value: &Wire<'_>, deepest: usize) -> bool {
+    match value {
+        Wire::Number(number) => *number == 0,
+        Wire::Bytes(bytes) => {
+            deepest > 0
+                && fields(bytes).is_some_and(|all| all.iter().all(|(_, value)| is_unset(value, deepest - 1)))
+        }
+    }
 }
 
 fn push(object: &mut Map<String, Value>, name: &str, item: Value) {
@@ -290,5 +420,25 @@ mod tests {
             // Cut short anywhere, it is refused or read as what is left, never a panic.
             let _ = decode(&body[..end]);
         }
+    }
+
+    #[test]
+    fn what_is_set_and_not_known_is_refused() {
+        let body = |object: &[u8]| {
+            let kind = [field(1, b"v1"), field(2, b"Service")].concat();
+            [b"k8s\0".to_vec(), field(1, &kind), field(2, object)].concat()
+        };
+        let port =
+            [vec![3 << 3, 80], field(4, &[1 << 3, 1, 2 << 3, 0, 3 << 3 | 2, 4, b'h', b't', b't', b'p'])];
+        let spec = [field(1, &port.concat()), field(7, b"")].concat();
+        // A status of empty structures is none.
+        let service = [field(2, &spec), field(3, &field(1, b""))].concat();
+        let ports = json!([{ "port": 80, "targetPort": "http" }]);
+        assert_eq!(decode(&body(&service)).unwrap()["spec"]["ports"], ports);
+        let affine = [field(1, &port.concat()), field(7, b"ClientIP")].concat();
+        assert_eq!(decode(&body(&field(2, &affine))), None);
+        // Structures that do not end are no reason for a deep recursion.
+        let deep = (0..60).fold(Vec::new(), |inner, _| field(1, &inner));
+        assert_eq!(decode(&body(&field(3, &deep))), None);
     }
 }

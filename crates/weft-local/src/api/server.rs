@@ -96,7 +96,10 @@ impl ApiServer {
                     let api = api.clone();
                     async move { Ok::<_, std::convert::Infallible>(handle(&api, request).await) }
                 });
-                let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                // The protocol is what was negotiated: to guess it from the first bytes would wait for those for ever.
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                let mut builder = if http2 { builder.http2_only() } else { builder.http1_only() };
                 builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
                 builder.http2().timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(30));
                 let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
@@ -188,6 +191,7 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Result<Response<Bo
         }
         "binding" if call.kind.plural == "pods" => call.bind(request).await,
         "log" if call.kind.plural == "pods" => connect::logs(api, &call.address, &call.query).await,
+        "portforward" if call.kind.plural == "pods" => Err(connect::no_port_forward(api, &call.address)),
         _ => Err(ApiError::no_such_resource()),
     }
 }
