@@ -283,7 +283,7 @@ codes! {
         remedy: "The evidence names the variable, its value and the form expected.";
     BadManifest = "CFG-002", blame: Operator, retry: Never, http: 400, grpc: InvalidArgument,
         says: "a manifest cannot be read",
-        remedy: "The evidence names file and line.";
+        remedy: "Correct what the evidence names; for a file, it holds the line.";
     NoCommand = "CFG-003", blame: Operator, retry: Never, http: 400, grpc: InvalidArgument,
         says: "a container has only an image, and images are not run on one machine",
         remedy: "Give the container a `command`, or the pod the annotation `weft.dev/command.CONTAINER: \"program arg …\"`.";
@@ -294,8 +294,8 @@ codes! {
         says: "a flag has an unusable value",
         remedy: "See `--help` for the form expected.";
     BadState = "CFG-006", blame: Operator, retry: Never, http: 500, grpc: Internal,
-        says: "a state file cannot be read",
-        remedy: "Run `weft down`, which removes it, and start again.";
+        says: "the state directory cannot be read or written",
+        remedy: "The evidence holds the system error: free space or correct permissions; `weft down` removes what is left.";
 
     // --- CTL: the control plane
     ControllerUnreachable = "CTL-001", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,
