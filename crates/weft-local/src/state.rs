@@ -25,9 +25,13 @@ pub const ROOT: &str = "/run/weft";
 #[derive(Debug, Serialize, Deserialize)]
 struct Holder {
     pid: u32,
+    /// What another version did not write down does not keep its mesh from being ended.
+    #[serde(default)]
     boot_id: String,
+    #[serde(default)]
     host_link: String,
     /// The link's index, which no other link has until the machine starts again; 0 while it is being made.
+    #[serde(default)]
     host_link_index: u32,
 }
 
@@ -275,5 +279,12 @@ mod tests {
         assert!(!path.exists() && !root.exists());
         assert!(!end(root, "test", Duration::ZERO).unwrap());
         assert!(State::take(root, "../x").is_err());
+    }
+
+    #[test]
+    fn a_mesh_of_another_version_can_be_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("holder.json"), r#"{"pid": 7, "more": true}"#).unwrap();
+        assert_eq!(read_holder(dir.path()).unwrap().pid, 7);
     }
 }
