@@ -3,6 +3,7 @@
 mod apply;
 mod commands;
 mod controller;
+mod log;
 mod manifest;
 mod mesh;
 mod prom;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
     // The supervisor and the containers' first processes are this program, started again: they come before anything that
     // could start a thread. Their standard error is a log.
     if weft_local::entry::is_hidden() {
-        log_to_stderr("warn,weft=info");
+        log::to_stderr("warn,weft=info");
     }
     if let Some(code) = weft_local::entry::hidden(Box::new(|seat| Box::pin(controller::serve(seat)))) {
         return code;
@@ -103,11 +104,4 @@ fn report(error: &anyhow::Error) {
     if let Some(fault) = error.chain().find_map(|e| e.downcast_ref::<Fault>()) {
         anstream::eprintln!("  → {}", fault.code().remedy());
     }
-}
-
-/// Log lines, as `WEFT_LOG` or else `default` filters them.
-fn log_to_stderr(default: &str) {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
 }

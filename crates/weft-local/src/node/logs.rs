@@ -68,6 +68,7 @@ impl RunLog {
     pub(crate) async fn pump(self: Arc<Self>, output: impl AsyncRead + Unpin, stream: &'static str) {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
+        let mut lost = false;
         loop {
             line.clear();
             match (&mut output).take(LONGEST_LINE).read_until(b'\n', &mut line).await {
@@ -78,8 +79,14 @@ impl RunLog {
             if whole {
                 line.pop();
             }
-            if let Err(error) = self.write(stream, whole, &line) {
-                tracing::warn!(%error, path = %self.path.display(), "a container's output is lost");
+            match self.write(stream, whole, &line) {
+                Ok(()) => lost = false,
+                // Once, not for each line: where a disk is full, this log would only make it fuller.
+                Err(error) if !lost => {
+                    tracing::warn!(%error, path = %self.path.display(), "a container's output is lost");
+                    lost = true;
+                }
+                Err(_) => {}
             }
         }
     }

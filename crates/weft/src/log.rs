@@ -1,0 +1,75 @@
+//! Log lines of the processes behind a mesh, whose standard error is a file that must not grow without bounds.
+
+use parking_lot::Mutex;
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tracing_subscriber::EnvFilter;
+
+/// A file longer than this becomes the old one, and the old one before it goes.
+const LARGEST: u64 = 8 * 1024 * 1024;
+
+/// Log lines, as `WEFT_LOG` or else `default` filters them.
+pub(crate) fn to_stderr(default: &str) {
+    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let log = Arc::new(Mutex::new(Log { path: log_path(), length: 0 }));
+    let writer = move || Line(log.clone());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).init();
+}
+
+/// Where standard error goes, if it is a log file of ours.
+fn log_path() -> Option<PathBuf> {
+    let path = fs::read_link("/proc/self/fd/2").ok()?;
+    (path.extension()? == "log").then_some(path)
+}
+
+struct Log {
+    path: Option<PathBuf>,
+    length: u64,
+}
+
+/// Writes lines; never fails, since the subscriber would report that to standard error too, and panic where it cannot.
+struct Line(Arc<Mutex<Log>>);
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut log = self.0.lock();
+        // On a full disk lines are lost, and nothing else.
+        let _ = io::stderr().write_all(line);
+        log.length += line.len() as u64;
+        if log.length > LARGEST
+            && let Some(path) = &log.path
+        {
+            // Where it cannot be exchanged, the next attempt is as many bytes away.
+            let _ = exchange(path);
+            log.length = 0;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Renames the file that is standard error, and makes a new one in its place.
+fn exchange(path: &Path) -> io::Result<()> {
+    fs::rename(path, path.with_extension("log.1"))?;
+    let fresh = File::options().append(true).create(true).open(path)?;
+    rustix::stdio::dup2_stderr(&fresh)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_never_refused() {
+        let mut line = Line(Arc::new(Mutex::new(Log { path: None, length: LARGEST })));
+        assert_eq!(line.write(b"a line of a test\n").unwrap(), 17);
+    }
+}
