@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    io,
+    io::{self, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::{fd::AsFd, unix::process::CommandExt},
     path::{Path, PathBuf},
@@ -165,12 +165,17 @@ impl Mesh {
         Pidfd::open(self.supervisor.id())
     }
 
+    /// The last line of the supervisor's log, which is removed with the mesh.
+    pub fn last_words(&self) -> String {
+        last_line(&self.state_path().join("supervisor.log"))
+    }
+
     fn receive(&mut self) -> Result<FromSupervisor, Fault> {
         match self.channel.receive() {
             Ok(Some((message, _))) => Ok(message),
             Ok(None) => Err(start_failed("run the supervisor", io::ErrorKind::UnexpectedEof.into())
                 .fact("log", self.state_path().join("supervisor.log").display())
-                .fact("last", last_line(&self.state_path().join("supervisor.log")))),
+                .fact("last", self.last_words())),
             Err(e) => Err(start_failed("wait for the supervisor", e)),
         }
     }
@@ -222,14 +227,19 @@ pub(crate) fn run_outside() -> Result<(), Fault> {
     let wrap = |e: io::Error| start_failed("run in the background", e);
     let config: UpConfig = serde_json::from_reader(io::stdin()).map_err(|e| wrap(e.into()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrap)?;
+    // Before anything is made that a signal would leave behind.
+    let (mut terminate, mut interrupt) = runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let terminate = signal(SignalKind::terminate()).map_err(wrap)?;
+        Ok::<_, Fault>((terminate, signal(SignalKind::interrupt()).map_err(wrap)?))
+    })?;
     let started = Mesh::start(&config);
     let answer = started.as_ref().map(Mesh::info).map_err(Fault::record);
-    println!("{}", serde_json::to_string(&answer).map_err(|e| wrap(e.into()))?);
+    let answer = serde_json::to_string(&answer).map_err(|e| wrap(e.into()))?;
+    // Whoever asked for the mesh may be gone, and then nobody knows of it: it goes too.
+    writeln!(io::stdout(), "{answer}").map_err(wrap)?;
     let mesh = started?;
     runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).map_err(wrap)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(wrap)?;
         let supervisor = mesh.supervisor().map_err(wrap)?;
         tokio::select! {
             _ = terminate.recv() => {}
@@ -248,7 +258,10 @@ pub fn down(state_root: &Path, name: &str) -> Result<(), Fault> {
 }
 
 fn spawn_supervisor(state: &State, channel: Channel) -> Result<Child, Fault> {
-    let log = File::create(state.path().join("supervisor.log"))
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .open(state.path().join("supervisor.log"))
         .map_err(|e| start_failed("open the supervisor's log", e))?;
     // Dropped with this function's scope: the life line must have no other holder of the inner end.
     let stdin = Stdio::from(channel.into_fd());

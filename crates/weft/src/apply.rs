@@ -7,7 +7,7 @@ use kube::{
     core::GroupVersionKind,
     discovery::{ApiCapabilities, ApiResource, Scope, pinned_kind},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use weft_fault::{Code, Fault};
 
@@ -46,11 +46,30 @@ impl Applier {
             Scope::Cluster => Api::all_with(self.client.clone(), resource),
             Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
         };
-        let params = PatchParams::apply(self.manager).force();
+        let params = PatchParams::apply(self.manager).force().validation_strict();
         let name = text(&object["metadata"]["name"]);
-        api.patch(&name, &params, &Patch::Apply(object)).await.map_err(Refused::Object)?;
+        api.patch(&name, &params, &Patch::Apply(remembering(object))).await.map_err(Refused::Object)?;
         Ok(())
     }
+}
+
+/// The object with itself in the annotation that `kubectl apply` compares with, so that it can go on from here.
+fn remembering(object: &Value) -> Value {
+    const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    /// Annotations may have 256 KiB together.
+    const LARGEST: usize = 200 * 1024;
+    let mut object = object.clone();
+    let mut text = object.to_string();
+    text.push('\n');
+    // Metadata of another shape is left for the API to refuse.
+    if text.len() <= LARGEST
+        && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
+        && let Value::Object(annotations) = metadata.entry("annotations").or_insert_with(|| json!({}))
+        && !annotations.contains_key(LAST_APPLIED)
+    {
+        annotations.insert(LAST_APPLIED.into(), text.into());
+    }
+    object
 }
 
 /// Applies each document in order. Every failure is told, with file and line.
@@ -58,24 +77,40 @@ pub(crate) async fn documents(client: &Client, documents: &[Document]) -> Vec<Fa
     let mut applier = Applier::new(client.clone(), "weft-up");
     let mut faults = Vec::new();
     for document in documents {
-        let at = |step| format!("{}:{}", document.file.display(), document.line(&[Step::Key(step)]));
+        let at = |line| format!("{}:{line}", document.file.display());
         match applier.apply(&document.object).await {
             Ok(()) => {}
             Err(Refused::Kind(error)) => {
                 let problem = format!("the API serves no {} of {}", document.kind(), document.api_version());
                 faults.push(
-                    Fault::new(Code::BadManifest).about(at("kind")).fact("problem", problem).because(error),
+                    Fault::new(Code::BadManifest)
+                        .about(at(document.line(&[Step::Key("kind")])))
+                        .fact("problem", problem)
+                        .because(error),
                 );
             }
-            Err(Refused::Object(error)) => faults.push(
-                Fault::new(Code::BadManifest)
-                    .about(at("metadata"))
-                    .fact("object", format!("{}/{}", document.kind().to_lowercase(), document.name()))
-                    .fact("answer", api_message(&error)),
-            ),
+            Err(Refused::Object(error)) => {
+                let answer = api_message(&error);
+                faults.push(
+                    Fault::new(Code::BadManifest)
+                        .about(at(document.line_of(field_in(&answer).unwrap_or("metadata"))))
+                        .fact("object", format!("{}/{}", document.kind().to_lowercase(), document.name()))
+                        .fact("answer", answer),
+                );
+            }
         }
     }
     faults
+}
+
+/// The first field that an answer of the API names.
+fn field_in(answer: &str) -> Option<&str> {
+    let separators = |c: char| c.is_whitespace() || matches!(c, '"' | ',' | ':');
+    // After the sentence's beginning, which names the object.
+    let (_, rest) = answer.split_once(": ")?;
+    rest.split(separators)
+        .map(|word| word.trim_start_matches('['))
+        .find(|word| ["spec.", "metadata.", "data[", "data."].iter().any(|start| word.starts_with(start)))
 }
 
 /// The API server's own sentence, without the library's wrapping.
@@ -83,5 +118,36 @@ pub(crate) fn api_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_that_is_wrong() {
+        let of = |answer| field_in(answer);
+        let two =
+            "Pod \"a.b\" is invalid: [spec.containers[0].image: Required value, spec.x: Required value]";
+        assert_eq!(of(two), Some("spec.containers[0].image"));
+        let unknown = "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.x\"";
+        assert_eq!(of(unknown), Some("spec.x"));
+        assert_eq!(of("ConfigMap \"a\" is invalid: data[../x]: Invalid value"), Some("data[../x]"));
+        assert_eq!(of("namespaces \"absent\" not found"), None);
+    }
+
+    #[test]
+    fn kubectl_apply_finds_what_it_compares_with() {
+        let given = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}});
+        let applied = remembering(&given);
+        let annotation =
+            &applied["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
+        assert_eq!(serde_json::from_str::<Value>(annotation.as_str().unwrap()).unwrap(), given);
+        assert_eq!(remembering(&applied), applied);
+        let odd = json!({"metadata": {"name": "a", "annotations": 5}});
+        assert_eq!(remembering(&odd), odd);
+        let large = json!({"metadata": {"name": "a"}, "data": {"k": "v".repeat(300_000)}});
+        assert_eq!(remembering(&large), large);
     }
 }

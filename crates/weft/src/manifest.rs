@@ -7,7 +7,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 use std::{
-    fmt, fs, io,
+    fmt, fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 use weft_fault::{Code, Fault};
@@ -56,6 +57,20 @@ impl Document {
             }
         }
         node.referenced.line()
+    }
+
+    /// The line of a field written as the API writes it, like `spec.containers[0].image`.
+    pub(crate) fn line_of(&self, field: &str) -> u64 {
+        let mut steps = Vec::new();
+        for part in field.split('.') {
+            let mut pieces = part.split('[');
+            steps.extend(pieces.next().map(Step::Key));
+            for piece in pieces {
+                let piece = piece.trim_end_matches(']');
+                steps.push(piece.parse().map_or(Step::Key(piece), Step::Index));
+            }
+        }
+        self.line(&steps)
     }
 
     pub(crate) fn kind(&self) -> &str {
@@ -138,13 +153,15 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn read(file: &Path) -> io::Result<String> {
-    let length = fs::metadata(file)?.len();
-    if length > MAX_FILE_BYTES {
+    let mut text = String::new();
+    // Counted as they come: pipes and devices have no length.
+    fs::File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other(format!(
-            "{length} bytes are more than the {MAX_FILE_BYTES} a manifest may have"
+            "it has more than the {MAX_FILE_BYTES} bytes a manifest may have"
         )));
     }
-    fs::read_to_string(file)
+    Ok(text)
 }
 
 fn parse(file: &Path, text: &str, documents: &mut Vec<Document>, faults: &mut Vec<Fault>) {

@@ -14,13 +14,20 @@ use kube::{Client, config::Kubeconfig};
 use owo_colors::OwoColorize as _;
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
-use tokio::{signal::unix::SignalKind, time::sleep};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::spawn_blocking,
+    time::sleep,
+};
 use weft_fault::{Code, Fault};
-use weft_local::up::{Mesh, MeshInfo, UpConfig, start_detached};
+use weft_local::{
+    state::ROOT,
+    up::{Mesh, MeshInfo, UpConfig, down, start_detached},
+};
 
 /// How often readiness is looked at.
 const POLL: Duration = Duration::from_millis(100);
@@ -88,13 +95,7 @@ impl Up {
             let info = start_detached(&config)?;
             return crate::on_runtime(self.settle_detached(&info, &documents, started));
         }
-        let mesh = Mesh::start(&config)?;
-        let shown = crate::on_runtime(show(&mesh, &documents, started));
-        anstream::eprintln!("stopping …");
-        let stopping = Instant::now();
-        mesh.stop(STOP_GRACE)?;
-        anstream::eprintln!("everything is gone after {:.1} s", stopping.elapsed().as_secs_f64());
-        shown
+        crate::on_runtime(attend(config, &documents, started))
     }
 
     async fn settle_detached(
@@ -103,10 +104,15 @@ impl Up {
         documents: &[Document],
         started: Instant,
     ) -> Result<ExitCode> {
-        let client = connect(info, started).await?;
-        if !bring_in(&client, documents, started).await? {
-            return Ok(ExitCode::from(1));
-        }
+        let client = match bring_up(info, documents, started).await {
+            Ok(Some(client)) => client,
+            // Nobody could correct the manifests and start again while it runs.
+            other => {
+                anstream::eprintln!("ending the mesh again …");
+                down(Path::new(ROOT), &self.mesh)?;
+                return other.map(|_| ExitCode::from(1));
+            }
+        };
         let deadline = Duration::from_secs(self.timeout);
         let settled = tokio::time::timeout(deadline, wait_ready(&client, started)).await;
         introduce(info);
@@ -120,8 +126,9 @@ impl Up {
                     }
                 }
                 bail!(
-                    "not everything is ready after {} s; it goes on running, `weft down` ends it",
-                    self.timeout
+                    "not everything is ready after {} s; it goes on running, `weft down{}` ends it",
+                    self.timeout,
+                    flag(&self.mesh)
                 )
             }
         }
@@ -152,16 +159,32 @@ fn refuse(faults: &[Fault]) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Until Ctrl-C, or until the mesh ends by itself.
+/// Starts the mesh, shows it until Ctrl-C, and ends it.
+async fn attend(config: UpConfig, documents: &[Document], started: Instant) -> Result<ExitCode> {
+    // Before anything is made that would be left behind: from here on, a signal ends the mesh in order.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mesh = spawn_blocking(move || Mesh::start(&config)).await??;
+    let shown = tokio::select! {
+        biased;
+        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
+        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        ended = show(&mesh, documents, started) => ended,
+    };
+    anstream::eprintln!("stopping …");
+    let stopping = Instant::now();
+    spawn_blocking(move || mesh.stop(STOP_GRACE)).await??;
+    anstream::eprintln!("everything is gone after {:.1} s", stopping.elapsed().as_secs_f64());
+    shown
+}
+
+/// Until the mesh ends by itself.
 async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<ExitCode> {
-    let mut interrupt = tokio::signal::unix::signal(SignalKind::interrupt())?;
-    let mut terminate = tokio::signal::unix::signal(SignalKind::terminate())?;
     let supervisor = mesh.supervisor()?;
     let work = async {
-        let client = connect(mesh.info(), started).await?;
-        if !bring_in(&client, documents, started).await? {
+        let Some(client) = bring_up(mesh.info(), documents, started).await? else {
             return Ok(ExitCode::from(1));
-        }
+        };
         introduce(mesh.info());
         let screen = Screen::new(client.clone());
         wait_ready(&client, started).await?;
@@ -169,12 +192,20 @@ async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<E
     };
     tokio::select! {
         ended = work => ended,
-        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
-        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
         _ = supervisor.ended() => {
-            Err(Fault::new(Code::Invariant).fact("problem", "the supervisor ended by itself").into())
+            // Its log goes with the mesh.
+            Err(Fault::new(Code::Invariant)
+                .fact("problem", "the supervisor ended by itself")
+                .fact("its log ends with", mesh.last_words())
+                .into())
         }
     }
+}
+
+/// A client for the mesh once the documents are in it; none after telling what could not be applied.
+async fn bring_up(info: &MeshInfo, documents: &[Document], started: Instant) -> Result<Option<Client>> {
+    let client = connect(info, started).await?;
+    Ok(bring_in(&client, documents, started).await?.then_some(client))
 }
 
 /// A client for the API, once the controller behind it answers too: from then on pods are injected.
@@ -240,9 +271,15 @@ async fn wait_ready(client: &Client, started: Instant) -> Result<()> {
 
 fn introduce(info: &MeshInfo) {
     anstream::eprintln!("\n  export KUBECONFIG={}", info.kubeconfig.display());
+    let flag = flag(&info.name);
     anstream::eprintln!(
-        "  kubectl get pods -A;  weft logs -f NAME;  weft exec NAME -- CMD;  weft explain FROM TO\n"
+        "  kubectl get pods -A;  weft logs{flag} -f NAME;  weft exec{flag} NAME -- CMD;  weft explain{flag} FROM TO\n"
     );
+}
+
+/// What other commands need to be told about a mesh that has not the usual name.
+fn flag(mesh: &str) -> String {
+    if mesh == "weft" { String::new() } else { format!(" --mesh {mesh}") }
 }
 
 fn step(started: Instant, what: &str, detail: impl std::fmt::Display) {
