@@ -28,6 +28,7 @@ pub(crate) struct Exec {
     target: Target,
     /// Pod, deployment, job or service: [NAMESPACE/][KIND/]NAME; the first running pod of several.
     name: String,
+    /// Namespace to look in; without it, wherever there is exactly one of that name.
     #[arg(short, long)]
     namespace: Option<String>,
     /// Container; without it, the first that is not the proxy.

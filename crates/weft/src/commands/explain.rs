@@ -42,6 +42,7 @@ pub(crate) struct Explain {
     /// Lines of the timeline, the newest.
     #[arg(long, default_value_t = 20)]
     lines: usize,
+    /// A table for people, or JSON.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }

@@ -20,11 +20,13 @@ pub(crate) enum Output {
 pub(crate) struct Stat {
     #[command(flatten)]
     target: Target,
+    /// Only calls from this namespace's pods; all namespaces without it.
     #[arg(short, long)]
     namespace: Option<String>,
     /// Seconds to measure over.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
     window: u64,
+    /// A table for people, or JSON.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
