@@ -125,6 +125,11 @@ pub fn end(root: &Path, name: &str, grace: Duration) -> Result<bool, Fault> {
     Ok(there)
 }
 
+/// Whether the process that holds the mesh of this name is there; a killed one leaves its files until the next `up` or `down`.
+pub fn is_running(root: &Path, name: &str) -> bool {
+    read_holder(&root.join(name)).is_some_and(|holder| Pidfd::open(holder.pid).is_ok())
+}
+
 /// The names of the meshes that have a state directory.
 pub fn names(root: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
@@ -286,5 +291,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("holder.json"), r#"{"pid": 7, "more": true}"#).unwrap();
         assert_eq!(read_holder(dir.path()).unwrap().pid, 7);
+        assert!(!is_running(dir.path(), "none"));
     }
 }

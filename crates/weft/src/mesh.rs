@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 use weft_fault::{Code, Fault};
+use weft_local::state::{ROOT, is_running};
 
 /// Which cluster a command talks to.
 #[derive(clap::Args, Clone, Debug)]
@@ -28,12 +29,13 @@ impl Target {
         if let Some(path) = &self.kubeconfig {
             return Ok(path.clone());
         }
-        let path = Path::new(weft_local::state::ROOT).join(&self.mesh).join("kubeconfig");
+        let path = Path::new(ROOT).join(&self.mesh).join("kubeconfig");
+        let missing = Fault::new(Code::NotRunning).about(&self.mesh);
         if !path.exists() {
-            return Err(Fault::new(Code::NotRunning)
-                .about(&self.mesh)
-                .fact("looked-for", path.display())
-                .into());
+            return Err(missing.fact("looked-for", path.display()).into());
+        }
+        if !is_running(Path::new(ROOT), &self.mesh) {
+            return Err(missing.fact("left", "files of a mesh that was killed").into());
         }
         Ok(path)
     }
