@@ -1,7 +1,10 @@
 //! Are the workloads there yet?
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use k8s_openapi::api::{
+    apps::v1::ReplicaSet,
+    core::v1::{ContainerStatus, Event, Pod},
+};
+use kube::{Api, Client, api::ListParams};
 use std::collections::BTreeMap;
 
 /// What a pod is up to, as far as waiting for it goes.
@@ -16,14 +19,58 @@ pub(crate) enum PodState {
     Done,
 }
 
-/// All pods by `namespace/name`.
+/// All pods by `namespace/name`, and the ReplicaSets that are refused theirs.
 pub(crate) async fn pods(client: &Client) -> kube::Result<BTreeMap<String, PodState>> {
     let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
-    Ok(pods
-        .into_iter()
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-        .map(|pod| (format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()), state(&pod)))
-        .collect())
+    let sets = Api::<ReplicaSet>::all(client.clone()).list(&ListParams::default()).await?;
+    let warnings = ListParams::default().fields("type=Warning");
+    let warnings = Warnings(Api::<Event>::all(client.clone()).list(&warnings).await?.items);
+    let title = |object: &kube::core::ObjectMeta| {
+        format!(
+            "{}/{}",
+            object.namespace.as_deref().unwrap_or_default(),
+            object.name.as_deref().unwrap_or_default()
+        )
+    };
+    let mut states = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        // What keeps a volume from being there is told in an event only.
+        let state = match (state(pod), warnings.newest("Pod", &pod.metadata, "FailedMount")) {
+            (PodState::Waiting(_), Some(why)) => PodState::Troubled(why.to_owned()),
+            (state, _) => state,
+        };
+        states.insert(title(&pod.metadata), state);
+    }
+    for set in &sets {
+        let wanted = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+        let there = set.status.as_ref().map_or(0, |s| s.replicas);
+        if there < wanted
+            && let Some(why) = warnings.newest("ReplicaSet", &set.metadata, "FailedCreate")
+        {
+            states.insert(title(&set.metadata), PodState::Troubled(why.to_owned()));
+        }
+    }
+    Ok(states)
+}
+
+/// The warnings among the events.
+struct Warnings(Vec<Event>);
+
+impl Warnings {
+    /// The newest message with this reason about an object.
+    fn newest(&self, kind: &str, object: &kube::core::ObjectMeta, reason: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .filter(|event| {
+                let about = &event.involved_object;
+                about.kind.as_deref() == Some(kind)
+                    && about.name == object.name
+                    && about.namespace == object.namespace
+                    && event.reason.as_deref() == Some(reason)
+            })
+            .max_by_key(|event| event.last_timestamp.clone())
+            .and_then(|event| event.message.as_deref())
+    }
 }
 
 /// Pods that Deployments and Jobs still owe: their controllers may not have made them yet.
@@ -95,8 +142,16 @@ fn trouble(pod: &Pod) -> Option<String> {
             if matches!(reason, "ContainerCreating" | "PodInitializing") {
                 return None;
             }
-            let message =
-                waiting.message.clone().or_else(|| last.map(|l| format!("exit code {}", l.exit_code)));
+            // How it ended says more than how long the next start is put off.
+            let ended = || {
+                let last = last?;
+                let code = format!("exit code {}", last.exit_code);
+                Some(last.message.as_ref().map_or(code.clone(), |why| format!("{code}: {}", why.trim())))
+            };
+            let message = match reason {
+                "CrashLoopBackOff" => ended().or_else(|| waiting.message.clone()),
+                _ => waiting.message.clone().or_else(ended),
+            };
             return Some(format!(
                 "container {name}: {reason}{}",
                 message.map(|m| format!(": {m}")).unwrap_or_default()
@@ -116,6 +171,27 @@ mod tests {
             &serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "status": status}))
                 .expect("a pod"),
         )
+    }
+
+    #[test]
+    fn the_newest_warning_counts() {
+        let event = |reason: &str, at: &str, message: &str| {
+            let about = serde_json::json!({"kind": "Pod", "namespace": "a", "name": "p"});
+            serde_json::from_value(
+                serde_json::json!({"metadata": {}, "involvedObject": about, "reason": reason,
+                "lastTimestamp": at, "message": message}),
+            )
+            .expect("an event")
+        };
+        let warnings = Warnings(vec![
+            event("FailedMount", "2026-01-01T00:00:02Z", "new"),
+            event("FailedMount", "2026-01-01T00:00:01Z", "old"),
+            event("BackOff", "2026-01-01T00:00:03Z", "other"),
+        ]);
+        let mut pod = kube::core::ObjectMeta::default();
+        (pod.namespace, pod.name) = (Some("a".into()), Some("p".into()));
+        assert_eq!(warnings.newest("Pod", &pod, "FailedMount"), Some("new"));
+        assert_eq!(warnings.newest("ReplicaSet", &pod, "FailedMount"), None);
     }
 
     #[test]
