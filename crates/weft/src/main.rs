@@ -97,9 +97,22 @@ fn on_runtime(work: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> 
 
 /// What went wrong, what caused it and what to do, for people.
 fn report(error: &anyhow::Error) {
-    anstream::eprintln!("{} {error}", "weft:".red().bold());
-    for cause in error.chain().skip(1) {
-        anstream::eprintln!("  because {cause}");
+    let mut chain = error.chain();
+    // An answer of the API is a sentence; the library would print it within the type's insides.
+    let sentence = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<kube::Error>().map_or_else(|| cause.to_string(), apply::api_message)
+    };
+    if let Some(error) = chain.next() {
+        anstream::eprintln!("{} {}", "weft:".red().bold(), sentence(error));
+        if matches!(error.downcast_ref(), Some(kube::Error::Api(_))) {
+            return;
+        }
+    }
+    for cause in chain {
+        anstream::eprintln!("  because {}", sentence(cause));
+        if matches!(cause.downcast_ref(), Some(kube::Error::Api(_))) {
+            return;
+        }
     }
     if let Some(fault) = error.chain().find_map(|e| e.downcast_ref::<Fault>()) {
         anstream::eprintln!("  → {}", fault.code().remedy());
