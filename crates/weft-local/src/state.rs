@@ -127,7 +127,9 @@ pub fn end(root: &Path, name: &str, grace: Duration) -> Result<bool, Fault> {
 
 /// Whether the process that holds the mesh of this name is there; a killed one leaves its files until the next `up` or `down`.
 pub fn is_running(root: &Path, name: &str) -> bool {
-    read_holder(&root.join(name)).is_some_and(|holder| Pidfd::open(holder.pid).is_ok())
+    // One that ended and that nobody has waited for has a number still, but no program.
+    let program = |pid| fs::read_link(format!("/proc/{pid}/exe"));
+    read_holder(&root.join(name)).is_some_and(|holder| program(holder.pid).is_ok())
 }
 
 /// The names of the meshes that have a state directory.
