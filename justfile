@@ -22,7 +22,7 @@ shop:
 
 # What the proxies cost (needs root; prints a table and JSON).
 bench *ARGS:
-    cargo build --release --bins
+    cargo build --release --workspace --bins
     python3 bench/run.py {{ARGS}}
 
 # Licences, bans and sources of dependencies (needs cargo-deny).
