@@ -26,7 +26,10 @@ pub fn build(evidence: &Evidence, limit: usize) -> Vec<Line> {
         lines.push(Line {
             at_unix_us: entry.at_unix_ms * 1_000,
             source: format!("journal {}", entry.source),
-            text: format!("{}: {}", entry.subject, entry.text),
+            text: match &entry.fault {
+                Some(fault) => format!("{} {}: {} ({})", fault.code, fault.says, entry.subject, entry.text),
+                None => format!("{}: {}", entry.subject, entry.text),
+            },
             failed: entry.kind == EntryKind::Fault,
         });
     }

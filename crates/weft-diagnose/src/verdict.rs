@@ -75,14 +75,11 @@ impl Contact<'_> {
     }
 }
 
-/// An open connection is known to be so until now, unless it failed: that was at its last event or later.
+/// By what it did, not by being open: an idle connection says nothing about now.
 fn last_ms(record: &ConnectionRecord) -> u64 {
     let last_event = record.events.last().map_or(0, |e| e.at_us);
-    match record.duration_us {
-        Some(duration) => record.started_unix_ms + duration.max(last_event) / 1_000,
-        None if record.fault.is_none() || record.good_since_fault > 0 => u64::MAX,
-        None => record.started_unix_ms + last_event / 1_000,
-    }
+    let last = record.duration_us.unwrap_or(0).max(last_event).max(record.answered_us);
+    record.started_unix_ms + last / 1_000
 }
 
 /// The client's own view is the one the user asked about; the server's view explains it where the two meet.
@@ -94,11 +91,7 @@ fn last_contact(evidence: &Evidence) -> Option<Contact<'_>> {
             // The server's fault is nearer to the cause than the client's report of it.
             let same_failure =
                 client.failed() && server.failed() && server.at_ms().abs_diff(client.at_ms()) < 5_000;
-            Some(if same_failure || server.at_ms() > client.at_ms().saturating_add(5_000) {
-                server
-            } else {
-                client
-            })
+            Some(if same_failure || server.at_ms() > client.at_ms() + 5_000 { server } else { client })
         }
         (client, server) => client.or(server),
     }
@@ -232,7 +225,11 @@ fn failing(evidence: &Evidence, contact: &Contact<'_>) -> Verdict {
     let says = if application {
         format!("the application of {} is down: {}", evidence.to.title, fault.says)
     } else if policy {
-        format!("{} was refused, though the policies allow it now", evidence.from.title)
+        // What the policies say now was asked for any request: some are allowed.
+        format!(
+            "a request of {} was refused; the policies allow it others, or allow it since",
+            evidence.from.title
+        )
     } else {
         format!("{} cannot reach {}: {}", evidence.from.title, evidence.to.title, fault.says)
     };
@@ -377,6 +374,7 @@ mod tests {
             ended: Some("closed".into()),
             faults: u64::from(fault.is_some()),
             good_since_fault: 0,
+            answered_us: 0,
             fault: fault.map(|f| f.record()),
         }
     }
@@ -484,9 +482,17 @@ mod tests {
     #[test]
     fn an_open_connection_that_recovered_works() {
         let mut open = record(Direction::Outbound, NOW - 60_000, Some(Fault::new(Code::ConnectTimeout)));
-        (open.duration_us, open.ended, open.good_since_fault) = (None, None, 3);
+        (open.duration_us, open.ended, open.good_since_fault, open.answered_us) = (None, None, 3, 59_900_000);
         let ended = record(Direction::Outbound, NOW - 1_000, Some(Fault::new(Code::ConnectTimeout)));
         assert_eq!(decide(&evidence(vec![open, ended], vec![], true)).outcome, Outcome::Works);
+    }
+
+    #[test]
+    fn an_idle_connection_does_not_hide_newer_failures() {
+        let mut idle = record(Direction::Outbound, NOW - 60_000, None);
+        (idle.duration_us, idle.ended, idle.answered_us) = (None, None, 1_000_000);
+        let failed = record(Direction::Outbound, NOW - 1_000, Some(Fault::new(Code::ConnectTimeout)));
+        assert_eq!(decide(&evidence(vec![idle, failed], vec![], true)).outcome, Outcome::Failing);
     }
 
     #[test]
@@ -494,7 +500,7 @@ mod tests {
         let refused = record(Direction::Inbound, NOW - 1_000, Some(Fault::new(Code::NoRuleAllows)));
         let verdict = decide(&evidence(vec![], vec![refused], true));
         assert_eq!(verdict.outcome, Outcome::Failing);
-        assert!(verdict.says.contains("allow it now"), "{verdict:?}");
+        assert!(verdict.says.contains("allow it since"), "{verdict:?}");
     }
 
     #[test]

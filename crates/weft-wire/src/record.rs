@@ -96,6 +96,9 @@ pub struct ConnectionRecord {
     /// Requests that were answered below 400 since the last failure: with any, the failure is over.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub good_since_fault: u64,
+    /// Microseconds since the connection began when it last answered a request.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub answered_us: u64,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature

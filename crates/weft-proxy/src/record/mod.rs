@@ -112,6 +112,7 @@ impl Recorder {
                 fault: None,
                 faults: 0,
                 good_since_fault: 0,
+                answered_us: 0,
             }),
         });
         self.live.lock().insert(id, live.clone());
@@ -318,7 +319,9 @@ impl Story {
     /// A request was answered with `status`.
     pub fn request(&self, status: u16) {
         self.live.requests.fetch_add(1, Ordering::Relaxed);
+        let answered_us = micros(self.live.begun);
         let mut record = self.live.record.lock();
+        record.answered_us = answered_us;
         *record.statuses.entry(status).or_default() += 1;
         record.good_since_fault += u64::from(status < 400);
     }
