@@ -14,6 +14,7 @@ use kube::{Client, config::Kubeconfig};
 use owo_colors::OwoColorize as _;
 use std::{
     collections::BTreeMap,
+    io::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -164,17 +165,22 @@ async fn attend(config: UpConfig, documents: &[Document], started: Instant) -> R
     // Before anything is made that would be left behind: from here on, a signal ends the mesh in order.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    // The terminal was closed.
+    let mut hangup = signal(SignalKind::hangup())?;
     let mesh = spawn_blocking(move || Mesh::start(&config)).await??;
     let shown = tokio::select! {
         biased;
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
         _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        _ = hangup.recv() => Ok(ExitCode::SUCCESS),
         ended = show(&mesh, documents, started) => ended,
     };
-    anstream::eprintln!("stopping …");
+    // Nobody may be left to read this: then it is not worth failing for.
+    let _ = writeln!(anstream::stderr(), "stopping …");
     let stopping = Instant::now();
     spawn_blocking(move || mesh.stop(STOP_GRACE)).await??;
-    anstream::eprintln!("everything is gone after {:.1} s", stopping.elapsed().as_secs_f64());
+    let took = stopping.elapsed().as_secs_f64();
+    let _ = writeln!(anstream::stderr(), "everything is gone after {took:.1} s");
     shown
 }
 
