@@ -11,10 +11,7 @@ use crate::{
     record::Story,
 };
 use http::{HeaderValue, Method, Request, Response, Version, header};
-use hyper::{
-    body::Incoming,
-    client::conn::{http1, http2},
-};
+use hyper::client::conn::{http1, http2};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -57,7 +54,7 @@ type Attempt = watch::Receiver<Option<Result<(http2::SendRequest<Body>, Made), A
 
 /// A response, and the HTTP/1 connection it comes on.
 pub(crate) struct Answered {
-    pub(crate) response: Response<Incoming>,
+    pub(crate) response: Response<Body>,
     pub(crate) lease: Option<Lease>,
     /// The connection was made for this request, whose time includes that.
     pub(crate) made: Option<Made>,
@@ -166,7 +163,7 @@ impl Pool {
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = (!alone).then(|| Lease { pool: self.clone(), sender });
-                    return Ok(Answered { response, lease, made });
+                    return Ok(Answered { response: response.map(Body::incoming), lease, made });
                 }
                 Err(mut error) => {
                     let unanswered = self.unanswered(error.error());
@@ -194,7 +191,9 @@ impl Pool {
                 Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
             };
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Answered { response, lease: None, made }),
+                Ok(response) => {
+                    return Ok(Answered { response: response.map(Body::incoming), lease: None, made });
+                }
                 Err(error) => error,
             };
             let unanswered = self.unanswered(error.error());

@@ -23,7 +23,7 @@ pub(crate) trait Service: 'static {
     /// An error resets the stream with the error's own code (HTTP/2), or closes the connection (HTTP/1).
     fn call(
         self: Rc<Self>,
-        request: Request<Incoming>,
+        request: Request<Body>,
     ) -> impl Future<Output = Result<Response<Body>, Box<dyn Error + Send + Sync>>>;
 
     /// Asks for the connection's graceful end.
@@ -94,7 +94,7 @@ async fn serve_h1<S: Service>(
         let busy = Busy(heads.clone());
         async move {
             let http_10 = request.version() == Version::HTTP_10;
-            let mut response = service.call(request).await?;
+            let mut response = service.call(request.map(Body::incoming)).await?;
             // hyper frames a message by its version: an HTTP/1.1 client gets chunks even if the server spoke 1.0. It knows
             // what an HTTP/1.0 client understands, and keeps that client's connection if it may.
             let closes = response.headers().contains_key(header::CONNECTION);
@@ -130,7 +130,8 @@ async fn serve_h2<S: Service>(
     service: Rc<S>,
 ) -> Result<(), Fault> {
     let answering = service.clone();
-    let answer = service_fn(move |request: Request<Incoming>| answering.clone().call(request));
+    let answer =
+        service_fn(move |request: Request<Incoming>| answering.clone().call(request.map(Body::incoming)));
     let mut builder = http2::Builder::new(OnWorker);
     builder
         .timer(TokioTimer::new())

@@ -12,7 +12,7 @@ use crate::{
         pool::Failed,
         respond::{Audience, Detail, refusal},
         server::{self, Closing, Service},
-        upgrade,
+        upgrade::{self, Upgrading},
     },
     io::Io,
     latest::Latest,
@@ -24,7 +24,6 @@ use crate::{
     report::{self, Who},
 };
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use std::{
     cell::{Cell, RefCell},
     error::Error,
@@ -121,7 +120,7 @@ impl From<Fault> for NoAnswer {
 impl Service for Requests {
     async fn call(
         self: Rc<Self>,
-        request: Request<Incoming>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
         let begun = Instant::now();
         let audience =
@@ -164,7 +163,7 @@ impl Drop for InFlight<'_> {
 impl Requests {
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<Body>,
         begun: Instant,
         is_grpc: bool,
     ) -> Result<Response<Body>, NoAnswer> {
@@ -195,7 +194,7 @@ impl Requests {
     /// A request that was let in.
     async fn forward(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<Body>,
         asked: Asked,
         policy: &Arc<ServerPolicy>,
         rule: Option<&Rule>,
@@ -214,13 +213,12 @@ impl Requests {
         self.limit(policy)?;
         let upgrades = !asked.carried && headers::wants_upgrade(&request);
         let connects = upgrades && request.method() == Method::CONNECT;
-        let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
+        let client_upgrade = upgrades.then(|| Upgrading::of_request(&mut request));
         self.own_headers(&mut request, upgrades);
 
         // 4. The application.
         let app = worker.app(connection.app);
         let version = request.version();
-        let mut request = request.map(Body::incoming);
         let sent = if version == Version::HTTP_2 {
             if request.uri().authority().is_none() {
                 headers::absolute_form(&mut request, &connection.app.to_string());
@@ -239,11 +237,11 @@ impl Requests {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             || (connects && response.status().is_success())
         {
-            let server = hyper::upgrade::on(&mut response);
+            let server = Upgrading::of_response(&mut response);
             if let Some(client) = client_upgrade {
                 upgrade::bridge(client, server, connection.story.clone(), worker.mesh.drain.clone());
             }
-            return Ok(response.map(Body::incoming));
+            return Ok(response);
         }
         headers::strip_hop_by_hop(response.headers_mut(), false);
         // These are the mesh's words: an application must not be able to speak for its proxy.
@@ -263,7 +261,7 @@ impl Requests {
             load: None,
             limits: None,
         });
-        Ok(response.map(|body| Body::incoming(body).watched(watch)))
+        Ok(response.map(|body| body.watched(watch)))
     }
 
     fn admit(&self) -> Result<InFlight<'_>, Fault> {
@@ -302,7 +300,7 @@ impl Requests {
     fn authorize<'p>(
         &self,
         policy: &'p ServerPolicy,
-        request: &Request<Incoming>,
+        request: &Request<Body>,
     ) -> Result<(Permit, Option<&'p Rule>), Fault> {
         let connection = &self.connection;
         let caller = Caller { addr: connection.client.ip(), tls: &connection.tls };
@@ -376,7 +374,7 @@ impl Requests {
         counted
     }
 
-    fn own_headers(&self, request: &mut Request<Incoming>, upgrades: bool) {
+    fn own_headers(&self, request: &mut Request<Body>, upgrades: bool) {
         let headers = request.headers_mut();
         headers::strip_hop_by_hop(headers, upgrades);
         headers.remove(headers::PROXY_ERROR);

@@ -15,7 +15,7 @@ use crate::{
         pool::{self, Answered, Failed, Lease},
         respond::{self, Audience, Detail, refusal},
         server::{self, Closing, Service},
-        upgrade,
+        upgrade::{self, Upgrading},
     },
     io::Io,
     metrics::{
@@ -26,7 +26,6 @@ use crate::{
     report::{self, Who},
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use hyper::{body::Incoming, upgrade::OnUpgrade};
 use std::{
     cell::{Cell, RefCell},
     error::Error,
@@ -132,7 +131,7 @@ struct Way<'r> {
 
 /// A server's answer, and what hangs on its end.
 struct Answer {
-    response: Response<Incoming>,
+    response: Response<Body>,
     lease: Option<Lease>,
     load: Load,
     member: Rc<Member>,
@@ -141,7 +140,7 @@ struct Answer {
 impl Service for Requests {
     async fn call(
         self: Rc<Self>,
-        request: Request<Incoming>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
         let begun = Instant::now();
         let audience =
@@ -183,7 +182,7 @@ impl Drop for InFlight<'_> {
 impl Requests {
     async fn answer(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<Body>,
         begun: Instant,
         grpc: bool,
     ) -> Result<Response<Body>, NoAnswer> {
@@ -192,7 +191,7 @@ impl Requests {
 
         // 1. What kind of request is it, and what in its head is for this proxy?
         let kind = self.understand(&mut request, grpc);
-        let client_upgrade = kind.upgrades.then(|| hyper::upgrade::on(&mut request));
+        let client_upgrade = kind.upgrades.then(|| Upgrading::of_request(&mut request));
 
         // 2. Which way? One immutable view for the whole decision.
         let destination = connection.usable_destination().await;
@@ -216,7 +215,7 @@ impl Requests {
         // 3. An endpoint's answer, in the time that the route gives.
         let way = Way { kind: &kind, backend, strict: destination.strict, accrual };
         let counted = self.counted(&destination.policy.meta, &route.meta, &backend.backend.meta);
-        let answered = self.exchange(request.map(Body::incoming), &way, rule, begun, client_upgrade).await;
+        let answered = self.exchange(request, &way, rule, begun, client_upgrade).await;
         let status = match &answered {
             Ok(response) => Status::Http(response.status().as_u16()),
             Err(NoAnswer::Fault(fault)) => Status::Error(report::route_error(fault.code())),
@@ -235,7 +234,7 @@ impl Requests {
         way: &Way<'_>,
         rule: &HttpRule,
         begun: Instant,
-        client_upgrade: Option<OnUpgrade>,
+        client_upgrade: Option<Upgrading>,
     ) -> Result<Response<Body>, NoAnswer> {
         let connection = &self.connection;
         let Way { kind, backend, .. } = way;
@@ -260,7 +259,7 @@ impl Requests {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             || (connects && response.status().is_success())
         {
-            let server = hyper::upgrade::on(&mut response);
+            let server = Upgrading::of_response(&mut response);
             if let Some(client) = client_upgrade {
                 upgrade::bridge(
                     client,
@@ -269,7 +268,7 @@ impl Requests {
                     connection.worker.mesh.drain.clone(),
                 );
             }
-            return Ok(response.map(Body::incoming));
+            return Ok(response);
         }
         headers::strip_hop_by_hop(response.headers_mut(), false);
         self.remote_words(&mut response, &member);
@@ -285,7 +284,7 @@ impl Requests {
             load: Some(load),
             limits: Limits::new(begun, rule.timeouts.request, rule.timeouts.idle),
         });
-        Ok(response.map(|body| Body::incoming(body).watched(watch)))
+        Ok(response.map(|body| body.watched(watch)))
     }
 
     /// The counters of a way, resolved once per connection.
@@ -322,7 +321,7 @@ impl Requests {
         Ok(InFlight(&worker.in_flight))
     }
 
-    fn understand(&self, request: &mut Request<Incoming>, grpc: bool) -> Kind {
+    fn understand(&self, request: &mut Request<Body>, grpc: bool) -> Kind {
         let version = request.version();
         let upgrades = headers::wants_upgrade(request);
         let absolute = version != Version::HTTP_2 && request.uri().authority().is_some() && !upgrades;
@@ -347,7 +346,7 @@ impl Requests {
     fn route<'d>(
         &self,
         protocol: &'d OutboundProtocol,
-        request: &Request<Incoming>,
+        request: &Request<Body>,
         version: Version,
     ) -> Result<(&'d HttpRoute, &'d HttpRule, Option<&'d FailureAccrual>), Fault> {
         let routes: &HttpRoutes = match protocol {

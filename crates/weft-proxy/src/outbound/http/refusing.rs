@@ -14,7 +14,6 @@ use crate::{
     report::{self, Who},
 };
 use http::{HeaderValue, Request, Response, Version, header};
-use hyper::body::Incoming;
 use std::{error::Error, net::SocketAddr, rc::Rc, time::Duration};
 use tokio::net::TcpStream;
 use weft_fault::Fault;
@@ -61,7 +60,7 @@ struct Refusing {
 impl Service for Refusing {
     async fn call(
         self: Rc<Self>,
-        request: Request<Incoming>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
         let audience =
             Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };

@@ -3,12 +3,15 @@
 use super::Requests;
 use crate::{
     discovery::{Lookup, judge::each_endpoint},
-    http::{body::grpc_status, headers, respond::Detail},
+    http::{
+        body::{Body, grpc_status},
+        headers,
+        respond::Detail,
+    },
     outbound::endpoint::Member,
     report::{self, Who},
 };
 use http::Response;
-use hyper::body::Incoming;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::outbound::{BackendKind, Endpoint, Endpoints, RouteBackend};
@@ -16,7 +19,7 @@ use weft_wire::record::Direction;
 
 impl Requests {
     /// Takes the words from the response, unless the application is to have them.
-    pub(super) fn remote_words(&self, response: &mut Response<Incoming>, member: &Member) {
+    pub(super) fn remote_words(&self, response: &mut Response<Body>, member: &Member) {
         let code = code_of(response, member.meshed);
         let words = response.headers_mut().remove(headers::PROXY_ERROR);
         let close = response.headers_mut().remove(headers::PROXY_CONNECTION);
@@ -101,7 +104,7 @@ impl Requests {
 }
 
 /// Did the peer's proxy refuse the request because it came in plaintext?
-pub(super) fn refuses_plaintext(response: &Response<Incoming>, member: &Member) -> bool {
+pub(super) fn refuses_plaintext(response: &Response<Body>, member: &Member) -> bool {
     !member.meshed && code_of(response, false) == Some(Code::PlaintextRefused)
 }
 
