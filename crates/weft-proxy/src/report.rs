@@ -1,7 +1,9 @@
 //! How a connection's end is told: to the flight recorder, the metrics and the log.
 
 use crate::{
-    metrics::{Count, Metrics, labels::Labels},
+    deadline::Late,
+    detect::Protocol,
+    metrics::{Count, Metrics, balancer::Detected, labels::Labels},
     record::Story,
 };
 use std::{
@@ -9,7 +11,7 @@ use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
-use weft_fault::{Code, Fault};
+use weft_fault::{Code, Fault, Phase};
 use weft_wire::record::Direction;
 
 /// A connection that failed as a whole.
@@ -29,6 +31,25 @@ pub(crate) fn connection_failed(
         .add(1);
     story.fault(fault);
     log(direction, who, "connection failed", fault);
+}
+
+/// Protocol detection came to an end.
+pub(crate) fn detected(
+    metrics: &Metrics,
+    direction: Direction,
+    labels: &Labels,
+    detected: &Result<(Protocol, Option<Late>), Fault>,
+    took: Duration,
+) {
+    metrics.phase(Phase::Detect, took);
+    let result = match detected {
+        Ok((_, Some(_))) => Detected::ReadTimeout,
+        Ok((Protocol::Http1, None)) => Detected::Http1,
+        Ok((Protocol::Http2, None)) => Detected::Http2,
+        Ok((Protocol::Opaque, None)) => Detected::NotHttp,
+        Err(_) => Detected::Error,
+    };
+    metrics.detection(direction, labels).observe(result, took);
 }
 
 /// A client that closed without a byte: a probe or a port scanner, and nobody's failure. Says how the connection ended.

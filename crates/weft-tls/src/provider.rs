@@ -25,6 +25,13 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     })
 });
 
+/// The names of the cipher suites and of the key exchange groups, in the order of preference.
+pub fn offers() -> (Vec<&'static str>, Vec<&'static str>) {
+    let suites = PROVIDER.cipher_suites.iter().filter_map(|suite| suite.suite().as_str()).collect();
+    let groups = PROVIDER.kx_groups.iter().filter_map(|group| group.name().as_str()).collect();
+    (suites, groups)
+}
+
 /// The provider of every configuration in weft.
 pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.clone()

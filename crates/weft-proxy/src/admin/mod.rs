@@ -188,7 +188,7 @@ fn metrics_page(admin: &Admin) -> Response<Body> {
     counted.add(admin.mesh.recorder.journal_dropped().saturating_sub(counted.value()));
 
     let (pieces, page) = mpsc::channel(2);
-    tokio::spawn(metrics::write(metrics, pieces));
+    tokio::spawn(metrics::write(metrics, metrics::Encoding::Plain, pieces));
     let body = http_body_util::StreamBody::new(ReceiverStream::new(page).map(|piece| Ok(Frame::data(piece))));
     respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", BodyExt::boxed(body))
 }

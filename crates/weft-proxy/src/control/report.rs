@@ -26,7 +26,7 @@ pub async fn run(
     mut entries: mpsc::Receiver<JournalEntry>,
     metrics: Arc<Metrics>,
 ) {
-    let dropped = metrics.counter(Count::JournalDropped, &Labels::new());
+    let dropped = metrics.counter(Count::JournalDropped, &Labels::new().with("why", "not uploaded"));
     let mut stock_until: Option<Instant> = None;
     let mut batch = Vec::with_capacity(REPORT_ENTRIES);
     while entries.recv_many(&mut batch, REPORT_ENTRIES).await > 0 {

@@ -1,7 +1,13 @@
 //! Message bodies: passed on piece by piece, and watched to their end.
 
 use super::{pool::Lease, server::Busy};
-use crate::{metrics::series::HttpSeries, outbound::endpoint::Load};
+use crate::{
+    metrics::{
+        route::{Exchange, RequestBody},
+        series::HttpSeries,
+    },
+    outbound::endpoint::Load,
+};
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
@@ -20,6 +26,7 @@ pub(crate) struct Body {
     inner: Inner,
     watch: Option<Box<Watch>>,
     busy: Option<Busy>,
+    counted: Option<RequestBody>,
 }
 
 enum Inner {
@@ -29,14 +36,14 @@ enum Inner {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Body { inner: Inner::Empty, watch: None, busy: None }
+        Body { inner: Inner::Empty, watch: None, busy: None, counted: None }
     }
 
     pub(crate) fn incoming(incoming: Incoming) -> Self {
         if incoming.is_end_stream() {
             return Body::empty();
         }
-        Body { inner: Inner::Incoming(incoming), watch: None, busy: None }
+        Body { inner: Inner::Incoming(incoming), watch: None, busy: None, counted: None }
     }
 
     /// Watches a response's body to its end, or to its being dropped.
@@ -45,6 +52,24 @@ impl Body {
             watch.end(None, true);
         } else {
             self.watch = Some(watch);
+        }
+        self
+    }
+
+    /// Counts a request's body, piece by piece and when it ends.
+    pub(crate) fn counted(mut self, exchange: &mut Exchange) -> Self {
+        if !self.is_end_stream() {
+            self.counted = Some(exchange.request_body());
+        }
+        self
+    }
+
+    /// Counts a watched response by its route, too; `status` and `grpc` are those of its head.
+    pub(crate) fn by_route(mut self, exchange: Exchange, status: u16, grpc: Option<u8>) -> Self {
+        match &mut self.watch {
+            Some(watch) => watch.exchange = Some(exchange),
+            // It has no body, or nobody watches for its end.
+            None => exchange.end(status, grpc),
         }
         self
     }
@@ -64,6 +89,8 @@ impl Body {
 /// What waits for the end of a response.
 pub(crate) struct Watch {
     pub(crate) series: Arc<HttpSeries>,
+    /// The same request, by its route; given by [`Body::by_route`].
+    pub(crate) exchange: Option<Exchange>,
     pub(crate) begun: Instant,
     pub(crate) status: u16,
     /// `grpc-status` of a response to a gRPC request: from the head, later from the trailers.
@@ -118,6 +145,9 @@ impl Watch {
         let grpc = trailers.and_then(grpc_status).or(self.grpc);
         let success = self.status < 500 && grpc.is_none_or(|code| !fails(code));
         self.series.response(self.status, grpc.filter(|_| self.is_grpc), success, self.begun.elapsed());
+        if let Some(exchange) = self.exchange {
+            exchange.end(self.status, grpc);
+        }
         if let Some(load) = &self.load {
             load.classified(success);
         }
@@ -161,7 +191,13 @@ impl hyper::body::Body for Body {
         let Inner::Incoming(incoming) = &mut this.inner else { return Poll::Ready(None) };
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
+                if let (Some(counted), Some(data)) = (&this.counted, frame.data_ref()) {
+                    counted.piece(data.len());
+                }
                 if let Some(watch) = &mut this.watch {
+                    if let (Some(exchange), Some(data)) = (&watch.exchange, frame.data_ref()) {
+                        exchange.piece(data.len());
+                    }
                     if let Some(limits) = &mut watch.limits {
                         limits.moved();
                     }
@@ -170,8 +206,11 @@ impl hyper::body::Body for Body {
                     }
                 }
                 let over = matches!(&this.inner, Inner::Incoming(incoming) if incoming.is_end_stream());
-                if over && let Some(watch) = this.watch.take() {
-                    watch.end(None, true);
+                if over {
+                    this.counted = None;
+                    if let Some(watch) = this.watch.take() {
+                        watch.end(None, true);
+                    }
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -182,6 +221,7 @@ impl hyper::body::Body for Body {
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
+                this.counted = None;
                 if let Some(watch) = this.watch.take() {
                     watch.end(None, true);
                 }

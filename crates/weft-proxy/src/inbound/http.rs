@@ -17,9 +17,10 @@ use crate::{
     io::Io,
     latest::Latest,
     metrics::{
-        Answers, Count,
+        Count, Flavour,
         labels::Labels,
-        series::{Counter, HttpSeries, Status, Statuses},
+        route::{Exchange, InboundRoute},
+        series::{Counter, HttpSeries},
     },
     report::{self, Who},
 };
@@ -60,10 +61,10 @@ struct Counted {
     server: Arc<Meta>,
     authorization: Arc<Meta>,
     route: Option<Arc<Meta>>,
+    flavour: Flavour,
     allowed: Arc<Counter>,
     series: Arc<HttpSeries>,
-    requests: Arc<Counter>,
-    answers: Arc<Statuses>,
+    by_route: Arc<InboundRoute>,
 }
 
 /// A request, as far as its answer depends on it.
@@ -177,18 +178,27 @@ impl Requests {
         // 2. May it? One immutable view for the whole decision.
         let policy = self.policy.get();
         let (permit, rule) = self.authorize(&policy, &request)?;
-        let counted = self.counters(&permit);
+        let flavour = match &policy.protocol {
+            weft_model::inbound::Protocol::Grpc(_) => Flavour::Grpc,
+            _ => Flavour::Http,
+        };
+        let counted = self.counters(&permit, flavour);
         let asked = Asked { begun, is_grpc, carried: carried.is_some() };
         counted.allowed.add(1);
         counted.series.request();
-        counted.requests.add(1);
-        let answered = self.forward(request, asked, &policy, rule, &counted).await;
-        counted.answers.count(match &answered {
-            Ok(response) => Status::Http(response.status().as_u16()),
-            Err(NoAnswer::Fault(fault)) => Status::Error(report::route_error(fault.code())),
-            Err(NoAnswer::Reset(reason)) => Status::Error(report::reset_error(*reason)),
-        });
-        answered
+        let mut exchange = Exchange::inbound(&counted.by_route, flavour == Flavour::Grpc, begun);
+        let request = request.map(|body| body.counted(&mut exchange));
+        match self.forward(request, asked, &policy, rule, &counted).await {
+            Ok(response) => {
+                let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
+                Ok(response.map(|body| body.by_route(exchange, status, grpc)))
+            }
+            Err(none) => {
+                // Inbound families do not say which error.
+                exchange.fail("");
+                Err(none)
+            }
+        }
     }
 
     /// A request that was let in.
@@ -260,6 +270,7 @@ impl Requests {
             lease: answered.lease,
             load: None,
             limits: None,
+            exchange: None,
         });
         Ok(response.map(|body| body.watched(watch)))
     }
@@ -286,8 +297,7 @@ impl Requests {
         }
         let Some((_, Some(limiter))) = &*limiter else { return Ok(()) };
         limiter.admit().map_err(|whose| {
-            let labels =
-                Labels::new().with("target_addr", connection.app).server(&policy.meta, connection.app.port());
+            let labels = Labels::new().target(connection.app).server(&policy.meta, connection.app.port());
             connection.worker.mesh.metrics.counter(Count::InboundRateLimit, &labels).add(1);
             Fault::new(Code::RateLimited)
                 .in_phase(Phase::Authorize)
@@ -314,7 +324,7 @@ impl Requests {
                     _ => Count::InboundHttpAuthzDeny,
                 };
                 let mut labels = Labels::new()
-                    .with("target_addr", connection.app)
+                    .target(connection.app)
                     .server(&policy.meta, connection.app.port())
                     .client_tls(&connection.tls);
                 if let Some(route) = &denied.route {
@@ -328,12 +338,13 @@ impl Requests {
     }
 
     /// The counters that belong to a permit; also tells the story when another one decided than before.
-    fn counters(&self, permit: &Permit) -> Rc<Counted> {
+    fn counters(&self, permit: &Permit, flavour: Flavour) -> Rc<Counted> {
         let mut all = self.counted.borrow_mut();
         let found = all.iter().find(|c| {
             c.authorization == *permit.authorization()
                 && c.server == *permit.server()
                 && c.route.as_ref() == permit.route()
+                && c.flavour == flavour
         });
         if let Some(found) = found {
             return found.clone();
@@ -343,7 +354,7 @@ impl Requests {
         let allowed = format!("allowed by {} of {}", permit.authorization(), permit.server());
         connection.story.event(Phase::Authorize, allowed);
         let mut labels = Labels::new()
-            .with("target_addr", connection.app)
+            .target(connection.app)
             .server(permit.server(), connection.app.port())
             .policy("authz", permit.authorization())
             .client_tls(&connection.tls);
@@ -365,10 +376,10 @@ impl Requests {
             server: permit.server().clone(),
             authorization: permit.authorization().clone(),
             route: permit.route().cloned(),
+            flavour,
             allowed,
             series,
-            requests: metrics.counter(Count::InboundHttpRequests, &by_route),
-            answers: metrics.statuses(Answers::Inbound, &by_route),
+            by_route: metrics.inbound_route(flavour, &by_route),
         });
         all.push(counted.clone());
         counted

@@ -275,8 +275,11 @@ async fn understand(
         }
         PolicyProtocol::Detect { timeout, .. } => {
             let begun = Instant::now();
-            let (protocol, late) = detect::protocol(io.stream(), *timeout).await?;
-            connection.worker.mesh.metrics.phase(Phase::Detect, begun.elapsed());
+            let detected = detect::protocol(io.stream(), *timeout).await;
+            let metrics = &connection.worker.mesh.metrics;
+            let labels = Labels::new().server(&policy.meta, connection.app.port());
+            report::detected(metrics, Direction::Inbound, &labels, &detected, begun.elapsed());
+            let (protocol, late) = detected?;
             if let Some(late) = late {
                 connection.story.event(
                     Phase::Detect,
@@ -295,7 +298,7 @@ impl Connection {
         let labels = Labels::new()
             .with("direction", "inbound")
             .with("peer", "src")
-            .with("target_addr", self.app)
+            .target(self.app)
             .client_tls(&self.tls)
             .server(&policy.meta, self.app.port());
         io.count(self.worker.mesh.metrics.tcp(&labels).open());
@@ -313,7 +316,7 @@ impl Worker {
         let labels = Labels::new()
             .with("direction", "inbound")
             .with("peer", "dst")
-            .with("target_addr", addr)
+            .target(addr)
             .server_tls(Err(NoTls::Loopback));
         let target = Target {
             addr,

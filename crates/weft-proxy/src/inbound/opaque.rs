@@ -81,12 +81,8 @@ async fn forward(
 impl Connection {
     async fn authorize(&self, policy: &ServerPolicy, io: &mut Io) -> Result<Permit, Fault> {
         let caller = Caller { addr: self.client.ip(), tls: &self.tls };
-        let labels = || {
-            Labels::new()
-                .with("target_addr", self.app)
-                .server(&policy.meta, self.app.port())
-                .client_tls(&self.tls)
-        };
+        let labels =
+            || Labels::new().target(self.app).server(&policy.meta, self.app.port()).client_tls(&self.tls);
         let metrics = &self.worker.mesh.metrics;
         match authorize_tcp(policy, &caller) {
             Ok(permit) => {
@@ -118,7 +114,7 @@ async fn withdrawn(connection: &Connection, policy: &mut watch::Receiver<Arc<Ser
         let caller = Caller { addr: connection.client.ip(), tls: &connection.tls };
         if let Err(denied) = authorize_tcp(&now, &caller) {
             let labels = Labels::new()
-                .with("target_addr", connection.app)
+                .target(connection.app)
                 .server(&now.meta, connection.app.port())
                 .client_tls(&connection.tls);
             connection.worker.mesh.metrics.counter(Count::InboundTcpAuthzTerminate, &labels).add(1);

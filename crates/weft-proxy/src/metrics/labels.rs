@@ -1,6 +1,6 @@
 //! Label sets, written out once in Prometheus's form.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 use weft_model::{
     identity::{ClientTls, Identity, NoTls},
     meta::Meta,
@@ -51,6 +51,11 @@ impl Labels {
         self.0.push('"');
     }
 
+    /// An address: whole, and in its two parts.
+    pub fn target(self, addr: std::net::SocketAddr) -> Self {
+        self.with("target_addr", addr).with("target_ip", addr.ip()).with("target_port", addr.port())
+    }
+
     /// Linkerd's labels for the TLS of an accepted connection.
     pub fn client_tls(self, tls: &ClientTls) -> Self {
         match tls {
@@ -82,7 +87,15 @@ impl Labels {
         self.policy("srv", meta).with("srv_port", port)
     }
 
-    /// All of an object's parts, as outbound families name one: prefix `parent`, `route` or `backend`.
+    /// A route, as outbound families name it.
+    pub fn route(self, meta: &Meta) -> Self {
+        self.with("route_group", meta.group())
+            .with("route_kind", meta.kind())
+            .with("route_namespace", meta.namespace())
+            .with("route_name", meta.name())
+    }
+
+    /// All of an object's parts, as outbound families name one: prefix `parent` or `backend`.
     pub fn object(self, prefix: &str, meta: &Meta) -> Self {
         let (port, section) = match meta {
             Meta::Resource(r) => (meta.port().map_or(String::new(), |p| p.to_string()), r.section.as_str()),
@@ -107,22 +120,6 @@ impl Labels {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// Appends `name{these,more} value` to a page.
-    pub(crate) fn line(&self, page: &mut String, name: &str, more: &str, value: impl Display) {
-        page.push_str(name);
-        if !(self.0.is_empty() && more.is_empty()) {
-            page.push('{');
-            page.push_str(&self.0);
-            if !self.0.is_empty() && !more.is_empty() {
-                page.push(',');
-            }
-            page.push_str(more);
-            page.push('}');
-        }
-        // Writing to a String cannot fail.
-        let _infallible = writeln!(page, " {value}");
-    }
 }
 
 #[cfg(test)]
@@ -133,9 +130,6 @@ mod tests {
     fn values_are_escaped_and_names_made_valid() {
         let labels = Labels::new().with("a-b/c", "x\"y\\z\nw").with("9a", 1);
         assert_eq!(labels.as_str(), r#"a_b_c="x\"y\\z\nw",_9a="1""#);
-        let mut page = String::new();
-        labels.line(&mut page, "f", "le=\"1\"", 3);
-        assert_eq!(page, "f{a_b_c=\"x\\\"y\\\\z\\nw\",_9a=\"1\",le=\"1\"} 3\n");
         assert!(Labels::new().with("a", "é".repeat(1000)).as_str().len() < 300);
     }
 }

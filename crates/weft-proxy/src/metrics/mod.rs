@@ -3,15 +3,30 @@
 //! A label set is resolved once (per connection, target or route) into a handle; counting is then one relaxed atomic
 //! addition. Label sets that nobody holds and nothing changes are retired.
 
+pub mod balancer;
+mod counters;
+mod families;
+pub mod group;
 pub mod labels;
+mod page;
+mod process;
+pub mod route;
 pub mod series;
-mod text;
 
-pub use text::write;
+pub use counters::{Count, Level};
+pub use families::{Described, Kind};
+pub use page::{Encoding, write};
 
 use crate::metrics::{
+    balancer::{Balancer, Detection, TransportRoute},
+    counters::{COUNTERS, GAUGES},
+    families::{
+        AUTHZ, AnySet, BACKEND, CLIENT, Groups, INBOUND_PARENT, OUTBOUND_ROUTE, PARENT, ROUTE, SRV, Set,
+        TARGET,
+    },
     labels::Labels,
-    series::{Counter, Gauge, Group, Histogram, HttpSeries, PHASE_BUCKETS, Statuses, TcpSeries},
+    route::{InboundRoute, OutboundBackend, OutboundRoute},
+    series::{Counter, Gauge, Histogram, HttpSeries, STEPS, TcpSeries},
 };
 use std::{
     sync::{Arc, OnceLock},
@@ -20,149 +35,93 @@ use std::{
 use weft_fault::{Code, Phase};
 use weft_wire::record::Direction;
 
+/// Everything that this proxy counts.
 pub struct Metrics {
     started: Instant,
-    pub(crate) http: Group<HttpSeries>,
-    pub(crate) tcp: Group<TcpSeries>,
-    /// Families with one counter per label set, by family name without `_total`.
-    pub(crate) counters: Vec<(&'static str, &'static str, Group<Counter>)>,
-    pub(crate) gauges: Vec<(&'static str, &'static str, Group<Gauge>)>,
-    pub(crate) statuses: Vec<(&'static str, &'static str, Group<Statuses>)>,
-    pub(crate) faults: Vec<[OnceLock<Arc<Counter>>; 2]>,
-    pub(crate) phases: Vec<Histogram>,
-    pub(crate) retain_idle: Duration,
+    retain_idle: Duration,
+    http: Set<HttpSeries>,
+    tcp: Set<TcpSeries>,
+    counters: Vec<Set<Counter>>,
+    gauges: Vec<Set<Gauge>>,
+    inbound_routes: [Set<InboundRoute>; 2],
+    outbound_routes: [Set<OutboundRoute>; 2],
+    outbound_backends: [Set<OutboundBackend>; 2],
+    detections: [Set<Detection>; 2],
+    transport_routes: [Set<TransportRoute>; 2],
+    balancers: [Set<Balancer>; 3],
+    faults: Vec<[OnceLock<Arc<Counter>>; 2]>,
+    phases: Vec<Histogram>,
 }
 
-/// A family of plain counters.
+/// Two names for the same families, by what the policy says of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    InboundHttpAuthzAllow,
-    InboundHttpAuthzDeny,
-    InboundHttpRouteNotFound,
-    InboundTcpAuthzAllow,
-    InboundTcpAuthzDeny,
-    InboundTcpAuthzTerminate,
-    InboundHttpErrors,
-    OutboundHttpErrors,
-    InboundTcpErrors,
-    OutboundTcpErrors,
-    InboundRateLimit,
-    TransportHeaderConnections,
-    OutboundProtocolConnections,
-    Faults,
-    /// Connections made in plaintext to an in-cluster address, by reason.
-    PlaintextInCluster,
-    LogLinesDropped,
-    WorkerStalls,
-    CertRefreshes,
-    ControlStreams,
-    JournalDropped,
-    ConnectionsAccepted,
-    SilentConnections,
-    InboundHttpRequests,
-    OutboundBackendRequests,
+pub enum Flavour {
+    Http,
+    Grpc,
 }
 
-const COUNTERS: &[(Count, &str, &str)] = &[
-    (Count::InboundHttpAuthzAllow, "inbound_http_authz_allow", "HTTP requests that a policy allowed"),
-    (Count::InboundHttpAuthzDeny, "inbound_http_authz_deny", "HTTP requests that a policy denied"),
-    (Count::InboundHttpRouteNotFound, "inbound_http_route_not_found", "HTTP requests that no route matched"),
-    (Count::InboundTcpAuthzAllow, "inbound_tcp_authz_allow", "Connections that a policy allowed"),
-    (Count::InboundTcpAuthzDeny, "inbound_tcp_authz_deny", "Connections that a policy denied"),
-    (Count::InboundTcpAuthzTerminate, "inbound_tcp_authz_terminate", "Connections cut by a policy change"),
-    (Count::InboundHttpErrors, "inbound_http_errors", "Failed inbound HTTP requests"),
-    (Count::OutboundHttpErrors, "outbound_http_errors", "Failed outbound HTTP requests"),
-    (Count::InboundTcpErrors, "inbound_tcp_errors", "Failed inbound connections"),
-    (Count::OutboundTcpErrors, "outbound_tcp_errors", "Failed outbound connections"),
-    (Count::InboundRateLimit, "inbound_http_local_ratelimit", "Requests refused by a rate limit"),
-    (
-        Count::TransportHeaderConnections,
-        "inbound_tcp_transport_header_connections",
-        "Direct connections with a transport header",
-    ),
-    (
-        Count::OutboundProtocolConnections,
-        "outbound_tcp_protocol_connections",
-        "Outbound connections by detected protocol",
-    ),
-    (Count::Faults, "weft_faults", "Failures by code"),
-    (
-        Count::PlaintextInCluster,
-        "weft_plaintext_in_cluster",
-        "Plaintext connections to in-cluster addresses, by reason",
-    ),
-    (Count::LogLinesDropped, "weft_log_lines_dropped", "Log lines dropped because the reader was slow"),
-    (Count::WorkerStalls, "weft_worker_stalls", "Times a worker did not run for a while"),
-    (Count::CertRefreshes, "control_identity_cert_refreshes", "Certificate refreshes"),
-    (Count::ControlStreams, "weft_control_streams", "Control-plane streams, by service and how they ended"),
-    (Count::JournalDropped, "weft_journal_dropped", "Journal entries that could not be uploaded"),
-    (Count::ConnectionsAccepted, "weft_connections_accepted", "Connections accepted"),
-    (
-        Count::SilentConnections,
-        "weft_silent_connections",
-        "Connections closed without a byte from the client",
-    ),
-    (Count::InboundHttpRequests, "inbound_http_requests", "HTTP requests that were let in, by route"),
-    (
-        Count::OutboundBackendRequests,
-        "outbound_http_route_backend_requests",
-        "HTTP requests, by route and backend",
-    ),
-];
-
-/// A family of answers by status.
+/// What a balancer's endpoints are chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
-    Inbound,
-    OutboundRoute,
-    OutboundBackend,
+pub enum Balanced {
+    Http,
+    Tcp,
+    Tls,
 }
 
-const ANSWERS: &[(Answers, &str, &str)] = &[
-    (Answers::Inbound, "inbound_http_statuses", "HTTP answers, by route"),
-    (Answers::OutboundRoute, "outbound_http_route_request_statuses", "HTTP answers, by route"),
-    (
-        Answers::OutboundBackend,
-        "outbound_http_route_backend_response_statuses",
-        "HTTP answers, by route and backend",
-    ),
-];
-
-/// A family of plain gauges.
+/// Routes of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    BalancerEndpoints,
-    CertExpiration,
-    CertRefresh,
+pub enum Transport {
+    Tcp,
+    Tls,
 }
 
-const GAUGES: &[(Level, &str, &str)] = &[
-    (Level::BalancerEndpoints, "outbound_http_balancer_endpoints", "Endpoints of a balancer, by state"),
-    (
-        Level::CertExpiration,
-        "control_identity_cert_expiration_timestamp_seconds",
-        "When the certificate expires, in seconds since the epoch",
-    ),
-    (
-        Level::CertRefresh,
-        "control_identity_cert_refresh_timestamp_seconds",
-        "When the certificate was renewed last, in seconds since the epoch",
-    ),
-];
+const REQUESTS: Groups =
+    &[&["direction", "authority"], TARGET, CLIENT, &["server_id"], SRV, ROUTE, AUTHZ, &["dst_*"]];
+const CONNECTIONS: Groups = &[&["direction", "peer"], TARGET, CLIENT, &["server_id"], SRV, &["dst_*"]];
+const OF_INBOUND_ROUTE: Groups = &[INBOUND_PARENT, ROUTE];
+const OF_OUTBOUND_ROUTE: Groups = &[PARENT, OUTBOUND_ROUTE, &["hostname"]];
+const OF_BACKEND: Groups = &[PARENT, OUTBOUND_ROUTE, BACKEND];
+const OF_TRANSPORT_ROUTE: Groups = &[PARENT, OUTBOUND_ROUTE];
+const OF_BALANCER: Groups = &[PARENT, BACKEND];
 
 impl Metrics {
     /// Label sets that nobody holds are retired once they are idle for `retain_idle`.
     pub fn new(retain_idle: Duration) -> Arc<Self> {
+        let route = "HTTP by route";
         Arc::new(Metrics {
             started: Instant::now(),
-            http: Group::default(),
-            tcp: Group::default(),
-            counters: COUNTERS.iter().map(|(_, name, help)| (*name, *help, Group::default())).collect(),
-            gauges: GAUGES.iter().map(|(_, name, help)| (*name, *help, Group::default())).collect(),
-            statuses: ANSWERS.iter().map(|(_, name, help)| (*name, *help, Group::default())).collect(),
-            faults: Code::ALL.iter().map(|_| Default::default()).collect(),
-            phases: PHASES.iter().map(|_| Histogram::new(PHASE_BUCKETS)).collect(),
             retain_idle,
+            http: Set::new("", REQUESTS, ""),
+            tcp: Set::new("", CONNECTIONS, ""),
+            counters: COUNTERS.iter().map(|(_, name, labels, help)| Set::new(name, labels, help)).collect(),
+            gauges: GAUGES.iter().map(|(_, name, labels, help)| Set::new(name, labels, help)).collect(),
+            inbound_routes: [
+                Set::new("inbound_http", OF_INBOUND_ROUTE, route),
+                Set::new("inbound_grpc", OF_INBOUND_ROUTE, "gRPC by route"),
+            ],
+            outbound_routes: [
+                Set::new("outbound_http_route", OF_OUTBOUND_ROUTE, route),
+                Set::new("outbound_grpc_route", OF_OUTBOUND_ROUTE, "gRPC by route"),
+            ],
+            outbound_backends: [
+                Set::new("outbound_http_route_backend", OF_BACKEND, "HTTP by route and backend"),
+                Set::new("outbound_grpc_route_backend", OF_BACKEND, "gRPC by route and backend"),
+            ],
+            detections: [
+                Set::new("inbound_tcp_detect_http", &[SRV], "inbound"),
+                Set::new("outbound_tcp_detect_http", &[PARENT], "outbound"),
+            ],
+            transport_routes: [
+                Set::new("outbound_tcp_route", OF_TRANSPORT_ROUTE, "opaque"),
+                Set::new("outbound_tls_route", OF_TRANSPORT_ROUTE, "by TLS server name"),
+            ],
+            balancers: [
+                Set::new("outbound_http_balancer", OF_BALANCER, "HTTP by backend"),
+                Set::new("outbound_tcp_balancer", OF_BALANCER, "opaque by backend"),
+                Set::new("outbound_tls_balancer", OF_BALANCER, "TLS by backend"),
+            ],
+            faults: Code::ALL.iter().map(|_| Default::default()).collect(),
+            phases: PHASES.iter().map(|_| Histogram::new(&STEPS)).collect(),
         })
     }
 
@@ -179,16 +138,36 @@ impl Metrics {
     /// One counter of one label set. Hold it where the same labels are counted often.
     pub fn counter(&self, family: Count, labels: &Labels) -> Arc<Counter> {
         // The table is in the order of the enum: a test holds it to that.
-        self.counters[family as usize].2.resolve(labels)
-    }
-
-    /// The answers of one label set. Hold it as you hold a counter.
-    pub fn statuses(&self, family: Answers, labels: &Labels) -> Arc<Statuses> {
-        self.statuses[family as usize].2.resolve(labels)
+        self.counters[family as usize].resolve(labels)
     }
 
     pub fn gauge(&self, family: Level, labels: &Labels) -> Arc<Gauge> {
-        self.gauges[family as usize].2.resolve(labels)
+        self.gauges[family as usize].resolve(labels)
+    }
+
+    pub fn inbound_route(&self, flavour: Flavour, labels: &Labels) -> Arc<InboundRoute> {
+        self.inbound_routes[flavour as usize].resolve(labels)
+    }
+
+    pub fn outbound_route(&self, flavour: Flavour, labels: &Labels) -> Arc<OutboundRoute> {
+        self.outbound_routes[flavour as usize].resolve(labels)
+    }
+
+    pub fn outbound_backend(&self, flavour: Flavour, labels: &Labels) -> Arc<OutboundBackend> {
+        self.outbound_backends[flavour as usize].resolve(labels)
+    }
+
+    /// What protocol detection comes to.
+    pub fn detection(&self, direction: Direction, labels: &Labels) -> Arc<Detection> {
+        self.detections[direction as usize].resolve(labels)
+    }
+
+    pub fn transport_route(&self, transport: Transport, labels: &Labels) -> Arc<TransportRoute> {
+        self.transport_routes[transport as usize].resolve(labels)
+    }
+
+    pub fn balancer(&self, balanced: Balanced, labels: &Labels) -> Arc<Balancer> {
+        self.balancers[balanced as usize].resolve(labels)
     }
 
     /// Counts a failure in `weft_faults_total{code,direction}`.
@@ -205,6 +184,34 @@ impl Metrics {
     /// How long a step took, in `weft_phase_duration_seconds{phase}`.
     pub fn phase(&self, phase: Phase, took: Duration) {
         self.phases[phase as usize].observe(took);
+    }
+
+    /// All sets of label sets, in the order of the page.
+    fn sets(&self) -> Vec<&dyn AnySet> {
+        let mut sets: Vec<&dyn AnySet> = vec![&self.http, &self.tcp];
+        self.counters.iter().for_each(|set| sets.push(set));
+        self.gauges.iter().for_each(|set| sets.push(set));
+        self.inbound_routes.iter().for_each(|set| sets.push(set));
+        self.outbound_routes.iter().for_each(|set| sets.push(set));
+        self.outbound_backends.iter().for_each(|set| sets.push(set));
+        self.detections.iter().for_each(|set| sets.push(set));
+        self.transport_routes.iter().for_each(|set| sets.push(set));
+        self.balancers.iter().for_each(|set| sets.push(set));
+        sets
+    }
+
+    /// Every family that the page may have.
+    pub fn describe(&self) -> Vec<Described> {
+        let mut all: Vec<Described> = self.sets().iter().flat_map(|set| set.families()).collect();
+        all.push(page::phases());
+        all.extend(process::describe());
+        all
+    }
+
+    /// Forgets label sets that nobody holds and that are idle. Called by the agent from time to time.
+    pub fn retire(&self) {
+        let now = Instant::now();
+        self.sets().iter().for_each(|set| set.retire(self.retain_idle, now));
     }
 
     pub fn uptime(&self) -> Duration {
@@ -240,13 +247,10 @@ mod tests {
 
     #[test]
     fn tables_are_in_the_order_of_their_enums() {
-        for (at, (count, name, _)) in COUNTERS.iter().enumerate() {
+        for (at, (count, name, ..)) in COUNTERS.iter().enumerate() {
             assert_eq!(*count as usize, at, "{name}");
         }
-        for (at, (answers, name, _)) in ANSWERS.iter().enumerate() {
-            assert_eq!(*answers as usize, at, "{name}");
-        }
-        for (at, (level, name, _)) in GAUGES.iter().enumerate() {
+        for (at, (level, name, ..)) in GAUGES.iter().enumerate() {
             assert_eq!(*level as usize, at, "{name}");
         }
         for (at, phase) in PHASES.iter().enumerate() {

@@ -1,15 +1,25 @@
-//! What is counted for one label set, and the groups in which label sets are found again.
+//! What is counted: counters, gauges, histograms, and the series made of them.
 
-use super::labels::Labels;
+use super::families::{Family, Kind, Lines};
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+/// What is counted for one label set, in one family or several. Counting takes no lock that a reader holds for longer
+/// than a copy.
+pub trait Series: Default + Send + Sync + 'static {
+    /// Names begin with what the set's own name leaves open.
+    const FAMILIES: &'static [Family];
+    /// A number that changes whenever the series changes: how idleness is told.
+    fn activity(&self) -> u64;
+    /// Writes the lines of one family, by its place in [`Series::FAMILIES`].
+    fn lines(&self, family: usize, to: &mut Lines<'_>);
+}
 
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -20,6 +30,16 @@ impl Counter {
     }
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+impl Series for Counter {
+    const FAMILIES: &'static [Family] = &[Family::new("_total", Kind::Counter, &[], "")];
+    fn activity(&self) -> u64 {
+        self.value()
+    }
+    fn lines(&self, _: usize, to: &mut Lines<'_>) {
+        to.value("", self.value());
     }
 }
 
@@ -38,76 +58,121 @@ impl Gauge {
     }
 }
 
-/// Upper bounds in microseconds.
-pub(crate) const LATENCY_BUCKETS: &[u64] = &[
-    1_000, 2_000, 3_000, 4_000, 5_000, 10_000, 20_000, 30_000, 40_000, 50_000, 100_000, 200_000, 300_000,
-    400_000, 500_000, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000, 10_000_000, 20_000_000,
-    30_000_000, 40_000_000, 50_000_000,
-];
-pub(crate) const PHASE_BUCKETS: &[u64] = &[
-    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-    2_500_000, 5_000_000, 10_000_000, 30_000_000,
-];
+impl Series for Gauge {
+    const FAMILIES: &'static [Family] = &[Family::new("", Kind::Gauge, &[], "")];
+    fn activity(&self) -> u64 {
+        self.value().cast_unsigned()
+    }
+    fn lines(&self, _: usize, to: &mut Lines<'_>) {
+        to.value("", self.value());
+    }
+}
+
+/// The upper bounds of a histogram's buckets, as integers of a small unit.
+#[derive(Debug)]
+pub struct Bounds {
+    upper: &'static [u64],
+    /// How many of the small unit make one of the family's unit.
+    unit: f64,
+    /// The label `le` of each bucket, written once.
+    le: OnceLock<Box<[String]>>,
+}
+
+impl Bounds {
+    pub(crate) const fn new(upper: &'static [u64], unit: f64) -> Self {
+        Bounds { upper, unit, le: OnceLock::new() }
+    }
+
+    fn le(&self) -> &[String] {
+        self.le.get_or_init(|| {
+            let finite = self.upper.iter().map(|bound| format!("le=\"{}\"", *bound as f64 / self.unit));
+            finite.chain([String::from("le=\"+Inf\"")]).collect()
+        })
+    }
+}
+
+/// Linkerd's buckets of milliseconds, counted in microseconds.
+static LATENCY: Bounds = Bounds::new(
+    &[
+        1_000, 2_000, 3_000, 4_000, 5_000, 10_000, 20_000, 30_000, 40_000, 50_000, 100_000, 200_000, 300_000,
+        400_000, 500_000, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000, 10_000_000, 20_000_000,
+        30_000_000, 40_000_000, 50_000_000,
+    ],
+    1e3,
+);
+/// Seconds, counted in microseconds, as fine as the steps of a connection need it.
+pub(crate) static STEPS: Bounds = Bounds::new(
+    &[
+        50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+        2_500_000, 5_000_000, 10_000_000, 30_000_000,
+    ],
+    1e6,
+);
+/// Linkerd's two resolutions for requests and responses, and its three others.
+pub(crate) static FINE: Bounds =
+    Bounds::new(&[25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 10_000_000], 1e6);
+pub(crate) static COARSE: Bounds = Bounds::new(&[50_000, 500_000, 1_000_000, 10_000_000], 1e6);
+pub(crate) static DETECTION: Bounds = Bounds::new(&[1_000, 100_000], 1e6);
+pub(crate) static WAITING: Bounds = Bounds::new(&[500, 5_000, 50_000, 500_000, 1_000_000, 3_000_000], 1e6);
+pub(crate) static FRAMES: Bounds = Bounds::new(&[128, 1_024, 10_240], 1.0);
 
 #[derive(Debug)]
 pub struct Histogram {
-    bounds_us: &'static [u64],
+    bounds: &'static Bounds,
     /// One more than bounds: the last is +Inf.
     counts: Box<[AtomicU64]>,
-    sum_us: AtomicU64,
+    sum: AtomicU64,
 }
 
 impl Histogram {
-    pub(crate) fn new(bounds_us: &'static [u64]) -> Self {
-        let counts = (0..=bounds_us.len()).map(|_| AtomicU64::new(0)).collect();
-        Histogram { bounds_us, counts, sum_us: AtomicU64::new(0) }
+    pub(crate) fn new(bounds: &'static Bounds) -> Self {
+        let counts = (0..=bounds.upper.len()).map(|_| AtomicU64::new(0)).collect();
+        Histogram { bounds, counts, sum: AtomicU64::new(0) }
     }
 
     pub fn observe(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let at = self.bounds_us.partition_point(|bound| *bound < us);
+        self.observe_number(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// A number of the bounds' small unit.
+    pub fn observe_number(&self, number: u64) {
+        let at = self.bounds.upper.partition_point(|bound| *bound < number);
         self.counts[at].fetch_add(1, Relaxed);
-        self.sum_us.fetch_add(us, Relaxed);
+        self.sum.fetch_add(number, Relaxed);
     }
 
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// `unit_us` is how many microseconds the family's unit has.
-    pub(crate) fn render(&self, page: &mut String, labels: &Labels, name: &str, more: &str, unit_us: f64) {
+    pub(crate) fn lines(&self, to: &mut Lines<'_>, more: &str) {
         let mut cumulative = 0;
-        let (bucket, comma) = (format!("{name}_bucket"), if more.is_empty() { "" } else { "," });
-        for (at, count) in self.counts.iter().enumerate() {
+        for (le, count) in self.bounds.le().iter().zip(&self.counts) {
             cumulative += count.load(Relaxed);
-            let le = match self.bounds_us.get(at) {
-                Some(bound) => format!("{more}{comma}le=\"{}\"", *bound as f64 / unit_us),
-                None => format!("{more}{comma}le=\"+Inf\""),
-            };
-            labels.line(page, &bucket, &le, cumulative);
+            to.bucket(more, le, cumulative);
         }
-        labels.line(page, &format!("{name}_sum"), more, self.sum_us.load(Relaxed) as f64 / unit_us);
-        labels.line(page, &format!("{name}_count"), more, cumulative);
+        let sum = self.sum.load(Relaxed) as f64 / self.bounds.unit;
+        to.totals(more, sum, cumulative);
     }
 }
 
 /// Requests and responses of one label set.
 #[derive(Debug, Default)]
 pub struct HttpSeries {
-    pub(crate) requests: Counter,
+    requests: Counter,
     /// Found by linear search without a lock; what finds no room is counted in the last one.
-    pub(crate) responses: [OnceLock<Box<Response>>; RESPONSES],
+    responses: [OnceLock<Box<Response>>; RESPONSES],
 }
 
 const RESPONSES: usize = 12;
 
 #[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) grpc: Option<u8>,
-    pub(crate) success: bool,
-    pub(crate) count: Counter,
-    pub(crate) latency: Histogram,
+struct Response {
+    status: u16,
+    grpc: Option<u8>,
+    success: bool,
+    count: Counter,
+    latency: Histogram,
 }
 
 impl HttpSeries {
@@ -118,7 +183,7 @@ impl HttpSeries {
     /// A response ended. `success` is its classification: no 5xx, or for gRPC no failing code.
     pub fn response(&self, status: u16, grpc: Option<u8>, success: bool, latency: Duration) {
         let new = || {
-            let latency = Histogram::new(LATENCY_BUCKETS);
+            let latency = Histogram::new(&LATENCY);
             Box::new(Response { status, grpc, success, count: Counter::default(), latency })
         };
         let same = |found: &Response| (found.status, found.grpc, found.success) == (status, grpc, success);
@@ -132,28 +197,39 @@ impl HttpSeries {
     }
 }
 
-/// Answers of one label set, by status or by the error that took their place.
-#[derive(Debug, Default)]
-pub struct Statuses {
-    /// Found like [`HttpSeries::responses`].
-    pub(crate) counts: [OnceLock<(Status, Counter)>; STATUSES],
-}
-
-const STATUSES: usize = 16;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    Http(u16),
-    /// One of Linkerd's words for errors.
-    Error(&'static str),
-}
-
-impl Statuses {
-    pub fn count(&self, status: Status) {
-        let new = || (status, Counter::default());
-        let found = self.counts.iter().map(|slot| slot.get_or_init(new)).find(|(found, _)| *found == status);
-        if let Some((_, count)) = found.or_else(|| self.counts[STATUSES - 1].get()) {
-            count.add(1);
+impl Series for HttpSeries {
+    const FAMILIES: &'static [Family] = &[
+        Family::new("request_total", Kind::Counter, &[], "Requests"),
+        Family::new(
+            "response_total",
+            Kind::Counter,
+            &["classification", "status_code", "grpc_status"],
+            "Responses that ended",
+        ),
+        Family::new(
+            "response_latency_ms",
+            Kind::Histogram,
+            &["classification", "status_code", "grpc_status"],
+            "From the request to the end of its response, in milliseconds",
+        ),
+    ];
+    fn activity(&self) -> u64 {
+        let answered: u64 = self.responses.iter().filter_map(OnceLock::get).map(|r| r.count.value()).sum();
+        self.requests.value() + answered
+    }
+    fn lines(&self, family: usize, to: &mut Lines<'_>) {
+        if family == 0 {
+            return to.value("", self.requests.value());
+        }
+        for response in self.responses.iter().filter_map(OnceLock::get) {
+            let class = if response.success { "success" } else { "failure" };
+            let grpc = response.grpc.map_or(String::new(), |code| format!(",grpc_status=\"{code}\""));
+            let more = format!("classification=\"{class}\",status_code=\"{}\"{grpc}", response.status);
+            if family == 1 {
+                to.value(&more, response.count.value());
+            } else {
+                response.latency.lines(to, &more);
+            }
         }
     }
 }
@@ -161,12 +237,12 @@ impl Statuses {
 /// Connections of one label set.
 #[derive(Debug, Default)]
 pub struct TcpSeries {
-    pub(crate) opened: Counter,
-    pub(crate) open: Gauge,
-    pub(crate) read: Counter,
-    pub(crate) written: Counter,
-    /// By errno name; the empty name is an orderly end.
-    pub(crate) closed: Mutex<Vec<(&'static str, u64)>>,
+    opened: Counter,
+    open: Gauge,
+    read: Counter,
+    written: Counter,
+    /// By errno name; the empty name is an orderly end. Locked once per connection, for a copy of a few words.
+    closed: Mutex<Vec<(&'static str, u64)>>,
 }
 
 impl TcpSeries {
@@ -175,6 +251,33 @@ impl TcpSeries {
         self.opened.add(1);
         self.open.add(1);
         OpenConnection { series: self, errno: "" }
+    }
+}
+
+impl Series for TcpSeries {
+    const FAMILIES: &'static [Family] = &[
+        Family::new("tcp_open_total", Kind::Counter, &[], "Connections opened"),
+        Family::new("tcp_open_connections", Kind::Gauge, &[], "Connections open now"),
+        Family::new("tcp_read_bytes_total", Kind::Counter, &[], "Bytes read from peers"),
+        Family::new("tcp_write_bytes_total", Kind::Counter, &[], "Bytes written to peers"),
+        Family::new("tcp_close_total", Kind::Counter, &["errno"], "Connections closed"),
+    ];
+    fn activity(&self) -> u64 {
+        self.opened.value() + self.read.value() + self.written.value() + self.open.activity()
+    }
+    fn lines(&self, family: usize, to: &mut Lines<'_>) {
+        match family {
+            0 => to.value("", self.opened.value()),
+            1 => to.value("", self.open.value()),
+            2 => to.value("", self.read.value()),
+            3 => to.value("", self.written.value()),
+            _ => {
+                let closed = self.closed.lock().clone();
+                for (errno, count) in closed {
+                    to.value(&format!("errno=\"{errno}\""), count);
+                }
+            }
+        }
     }
 }
 
@@ -205,102 +308,6 @@ impl Drop for OpenConnection {
         match closed.iter_mut().find(|(errno, _)| *errno == self.errno) {
             Some((_, count)) => *count += 1,
             None => closed.push((self.errno, 1)),
-        }
-    }
-}
-
-/// A number that changes whenever a series changes: how idleness is told.
-pub trait Activity {
-    fn activity(&self) -> u64;
-}
-impl Activity for Counter {
-    fn activity(&self) -> u64 {
-        self.value()
-    }
-}
-impl Activity for Gauge {
-    fn activity(&self) -> u64 {
-        self.value().cast_unsigned()
-    }
-}
-impl Activity for HttpSeries {
-    fn activity(&self) -> u64 {
-        let answered: u64 = self.responses.iter().filter_map(OnceLock::get).map(|r| r.count.value()).sum();
-        self.requests.value() + answered
-    }
-}
-impl Activity for Statuses {
-    fn activity(&self) -> u64 {
-        self.counts.iter().filter_map(OnceLock::get).map(|(_, count)| count.value()).sum()
-    }
-}
-impl Activity for TcpSeries {
-    fn activity(&self) -> u64 {
-        self.opened.value() + self.read.value() + self.written.value() + self.open.value().cast_unsigned()
-    }
-}
-
-/// The label sets of some families that are counted together.
-#[derive(Debug)]
-pub struct Group<S> {
-    series: Mutex<HashMap<Labels, Arc<Entry<S>>>>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Entry<S> {
-    pub(crate) labels: Labels,
-    pub(crate) series: Arc<S>,
-    idle: Mutex<(u64, Instant)>,
-}
-
-impl<S> Default for Group<S> {
-    fn default() -> Self {
-        Group { series: Mutex::default() }
-    }
-}
-
-impl<S: Default + Activity> Group<S> {
-    pub(crate) fn resolve(&self, labels: &Labels) -> Arc<S> {
-        let mut all = self.series.lock();
-        if let Some(entry) = all.get(labels) {
-            return entry.series.clone();
-        }
-        let series = Arc::new(S::default());
-        let idle = Mutex::new((0, Instant::now()));
-        let entry = Arc::new(Entry { labels: labels.clone(), series: series.clone(), idle });
-        all.insert(labels.clone(), entry);
-        series
-    }
-
-    /// All series now: pointers are copied under the lock, nothing is formatted.
-    pub(crate) fn list(&self) -> Vec<Arc<Entry<S>>> {
-        self.series.lock().values().cloned().collect()
-    }
-
-    /// Forgets label sets that nobody holds and that did not change for `retain`. Called by the agent only.
-    pub(crate) fn retire(&self, retain: Duration, now: Instant) {
-        let idle: Vec<Labels> = self
-            .list()
-            .into_iter()
-            .filter(|entry| {
-                let activity = entry.series.activity();
-                let mut idle = entry.idle.lock();
-                if idle.0 != activity {
-                    *idle = (activity, now);
-                }
-                now.saturating_duration_since(idle.1) >= retain
-            })
-            .map(|entry| entry.labels.clone())
-            .collect();
-        // A few at a time, so that a worker that resolves a new label set never waits for all of them.
-        for some in idle.chunks(256) {
-            let mut all = self.series.lock();
-            for labels in some {
-                // Whoever holds a handle may still count: two holders are this group and the entry's own.
-                if all.get(labels).is_some_and(|entry| Arc::strong_count(&entry.series) == 1) {
-                    all.remove(labels);
-                }
-            }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     deadline::within,
     discovery::{EndpointsState, Lookup},
     latest::Latest,
-    metrics::{Level, labels::Labels, series::Gauge},
+    metrics::{self, Balanced, labels::Labels},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -21,8 +21,12 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     balance::pick_two,
     identity::Unknown,
+    meta::Meta,
     outbound::{ConnectionKey, Endpoints, EwmaConfig},
 };
+
+/// Services that one balancer is counted for at a time.
+const COUNTED: usize = 16;
 
 /// The endpoints of one name on one worker.
 pub(crate) struct Balancer {
@@ -33,12 +37,17 @@ pub(crate) struct Balancer {
     seen: RefCell<Option<Arc<EndpointsState>>>,
     members: RefCell<Vec<Rc<Member>>>,
     pub(crate) used: Cell<Instant>,
-    gauge: Arc<Gauge>,
+    /// Its families, once for each service that it serves; mostly one.
+    counted: RefCell<Vec<Counted>>,
+}
+
+struct Counted {
+    of: (Arc<Meta>, Arc<Meta>, Balanced),
+    series: Arc<metrics::balancer::Balancer>,
 }
 
 impl Balancer {
     pub(crate) fn new(worker: &Worker, path: &str, ewma: EwmaConfig) -> Rc<Self> {
-        let labels = Labels::new().with("backend", path);
         Rc::new(Balancer {
             path: path.to_owned(),
             ewma,
@@ -46,7 +55,7 @@ impl Balancer {
             seen: RefCell::default(),
             members: RefCell::default(),
             used: Cell::new(Instant::now()),
-            gauge: worker.mesh.metrics.gauge(Level::BalancerEndpoints, &labels),
+            counted: RefCell::default(),
         })
     }
 
@@ -71,12 +80,14 @@ impl Balancer {
             .into_iter()
             .map(|member| (member.endpoint().connection_key(), member))
             .collect();
+        let (first, mut kept) = (self.seen.borrow().is_none(), 0);
         let mut members = Vec::with_capacity(endpoints.len());
         for endpoint in endpoints {
-            let kept = old.remove(&endpoint.connection_key());
+            let known = old.remove(&endpoint.connection_key());
             // Strictness decides whether an unknown identity may be dialled, so a change makes it another member.
-            let member = match kept.filter(|_| strictness == Some(state.strict)) {
+            let member = match known.filter(|_| strictness == Some(state.strict)) {
                 Some(member) => {
+                    kept += 1;
                     member.relabel(&worker.mesh, endpoint, &self.path);
                     member
                 }
@@ -89,8 +100,12 @@ impl Balancer {
                 pool.retire();
             }
         }
-        self.gauge.set(i64::try_from(members.len()).unwrap_or(i64::MAX));
+        let added = members.len() - kept;
+        for counted in &*self.counted.borrow() {
+            counted.series.updated(first, added, old.len());
+        }
         *self.members.borrow_mut() = members;
+        self.count_endpoints();
         *self.seen.borrow_mut() = Some(state.clone());
         state
     }
@@ -106,6 +121,43 @@ impl Balancer {
             }
             Lookup::Answered(Endpoints::NoSuchService) => false,
             Lookup::Refused(_) => !self.members.borrow().is_empty(),
+        }
+    }
+
+    /// What counts this balancer's work for one service. Resolved once, found again by a short search.
+    pub(crate) fn counts(
+        &self,
+        worker: &Worker,
+        parent: &Arc<Meta>,
+        backend: &Arc<Meta>,
+        balanced: Balanced,
+    ) -> Arc<metrics::balancer::Balancer> {
+        let mut all = self.counted.borrow_mut();
+        let same = |c: &&Counted| c.of.0 == *parent && c.of.1 == *backend && c.of.2 == balanced;
+        if let Some(found) = all.iter().find(same) {
+            return found.series.clone();
+        }
+        let labels = Labels::new().object("parent", parent).object("backend", backend);
+        let series = worker.mesh.metrics.balancer(balanced, &labels);
+        if self.seen.borrow().is_some() {
+            series.updated(true, 0, 0);
+        }
+        if all.len() == COUNTED {
+            all.remove(0);
+        }
+        let of = (parent.clone(), backend.clone(), balanced);
+        all.push(Counted { of, series: series.clone() });
+        drop(all);
+        self.count_endpoints();
+        series
+    }
+
+    /// Says how many endpoints there are and how many may be chosen.
+    pub(crate) fn count_endpoints(&self) {
+        let (members, now) = (self.members.borrow(), Instant::now());
+        let ready = members.iter().filter(|member| member.is_up(now)).count();
+        for counted in &*self.counted.borrow() {
+            counted.series.endpoints(members.len(), ready);
         }
     }
 

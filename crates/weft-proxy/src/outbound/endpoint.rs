@@ -370,7 +370,7 @@ fn tcp_labels(mesh: &Mesh, endpoint: &Endpoint) -> Labels {
         PeerIdentity::Meshed { id, .. } => Ok(id),
         PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => Err(NoTls::NotProvidedByServiceDiscovery),
     };
-    Labels::new().with("direction", "outbound").with("target_addr", endpoint.addr).server_tls(tls)
+    Labels::new().with("direction", "outbound").target(endpoint.addr).server_tls(tls)
 }
 
 fn request_labels(labels: Labels, name: &str, endpoint: &Endpoint) -> Labels {

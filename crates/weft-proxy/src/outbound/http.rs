@@ -19,9 +19,9 @@ use crate::{
     },
     io::Io,
     metrics::{
-        Answers, Count,
+        Balanced, Flavour,
         labels::Labels,
-        series::{Counter, Status, Statuses},
+        route::{Exchange, OutboundBackend, OutboundRoute},
     },
     report::{self, Who},
 };
@@ -91,9 +91,9 @@ const REACHED: usize = 8;
 struct Counted {
     /// The parent, the route and the backend.
     way: (Arc<Meta>, Arc<Meta>, Arc<Meta>),
-    requests: Arc<Counter>,
-    route: Arc<Statuses>,
-    backend: Arc<Statuses>,
+    flavour: Flavour,
+    route: Arc<OutboundRoute>,
+    backend: Arc<OutboundBackend>,
 }
 
 /// More ways than this on one connection: the oldest counters are looked up again.
@@ -214,17 +214,27 @@ impl Requests {
 
         // 3. An endpoint's answer, in the time that the route gives.
         let way = Way { kind: &kind, backend, strict: destination.strict, accrual };
-        let counted = self.counted(&destination.policy.meta, &route.meta, &backend.backend.meta);
-        let answered = self.exchange(request, &way, rule, begun, client_upgrade).await;
-        let status = match &answered {
-            Ok(response) => Status::Http(response.status().as_u16()),
-            Err(NoAnswer::Fault(fault)) => Status::Error(report::route_error(fault.code())),
-            Err(NoAnswer::Reset(reason)) => Status::Error(report::reset_error(*reason)),
+        let flavour = match &destination.policy.protocol {
+            OutboundProtocol::Grpc(_) => Flavour::Grpc,
+            _ => Flavour::Http,
         };
-        counted.requests.add(1);
-        counted.route.count(status);
-        counted.backend.count(status);
-        answered
+        let counted = self.counted(&destination.policy.meta, &route.meta, &backend.backend.meta, flavour);
+        let mut exchange =
+            Exchange::outbound(&counted.route, &counted.backend, flavour == Flavour::Grpc, begun);
+        let request = request.map(|body| body.counted(&mut exchange));
+        match self.exchange(request, &way, rule, begun, client_upgrade).await {
+            Ok(response) => {
+                let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
+                Ok(response.map(|body| body.by_route(exchange, status, grpc)))
+            }
+            Err(none) => {
+                exchange.fail(match &none {
+                    NoAnswer::Fault(fault) => report::route_error(fault.code()),
+                    NoAnswer::Reset(reason) => report::reset_error(*reason),
+                });
+                Err(none)
+            }
+        }
     }
 
     /// One request's way to an endpoint and its answer's way back.
@@ -283,25 +293,33 @@ impl Requests {
             lease,
             load: Some(load),
             limits: Limits::new(begun, rule.timeouts.request, rule.timeouts.idle),
+            exchange: None,
         });
         Ok(response.map(|body| body.watched(watch)))
     }
 
     /// The counters of a way, resolved once per connection.
-    fn counted(&self, parent: &Arc<Meta>, route: &Arc<Meta>, backend: &Arc<Meta>) -> Rc<Counted> {
+    fn counted(
+        &self,
+        parent: &Arc<Meta>,
+        route: &Arc<Meta>,
+        backend: &Arc<Meta>,
+        flavour: Flavour,
+    ) -> Rc<Counted> {
         let way = (parent, route, backend);
         let mut all = self.counted.borrow_mut();
-        if let Some(found) = all.iter().find(|c| (&c.way.0, &c.way.1, &c.way.2) == way) {
+        let same = |c: &&Rc<Counted>| (&c.way.0, &c.way.1, &c.way.2) == way && c.flavour == flavour;
+        if let Some(found) = all.iter().find(same) {
             return found.clone();
         }
         let metrics = &self.connection.worker.mesh.metrics;
-        let of_route = Labels::new().object("parent", parent).object("route", route);
+        let of_route = Labels::new().object("parent", parent).route(route);
         let of_backend = of_route.clone().object("backend", backend);
         let counted = Rc::new(Counted {
             way: (parent.clone(), route.clone(), backend.clone()),
-            requests: metrics.counter(Count::OutboundBackendRequests, &of_backend),
-            route: metrics.statuses(Answers::OutboundRoute, &of_route.with("hostname", "")),
-            backend: metrics.statuses(Answers::OutboundBackend, &of_backend),
+            flavour,
+            route: metrics.outbound_route(flavour, &of_route.with("hostname", "")),
+            backend: metrics.outbound_backend(flavour, &of_backend),
         });
         if all.len() == COUNTED {
             all.remove(0);
@@ -398,7 +416,7 @@ impl Requests {
         while tried.len() < TRIES {
             let member = match &known {
                 Some(endpoint) if fixed => connection.worker.forward(endpoint, strict),
-                _ => match connection.member(backend, strict, &tried, limit).await {
+                _ => match connection.member(backend, strict, &tried, limit, Balanced::Http).await {
                     Ok(member) => member,
                     // Others were tried before: the count of them says more than "none is left".
                     Err(fault) if last.is_none() => return Err(fault.into()),

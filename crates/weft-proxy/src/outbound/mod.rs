@@ -110,6 +110,7 @@ async fn sweep(worker: Rc<Worker>) {
         let balancers: Vec<_> = worker.balancers.borrow().values().cloned().collect();
         for balancer in balancers {
             balancer.refresh(&worker);
+            balancer.count_endpoints();
             for member in balancer.members() {
                 if let Ok(pool) = &member.pool {
                     pool.sweep(now);
@@ -204,8 +205,10 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
         },
         OutboundProtocol::Detect { .. } => {
             let begun = Instant::now();
-            let (protocol, late) = detect::protocol(&mut stream, limit).await?;
-            mesh.metrics.phase(Phase::Detect, begun.elapsed());
+            let detected = detect::protocol(&mut stream, limit).await;
+            let labels = Labels::new().object("parent", &now.policy.meta);
+            report::detected(&mesh.metrics, Direction::Outbound, &labels, &detected, begun.elapsed());
+            let (protocol, late) = detected?;
             if let Some(late) = late {
                 let text =
                     format!("no protocol told after {} ms: treated as opaque", late.waited.as_millis());
@@ -218,10 +221,18 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
     };
     connection.story.protocol(protocol.as_str());
     connection.story.event(Phase::Detect, protocol.as_str());
-    let labels = Labels::new().with("protocol", protocol.as_str()).object("parent", &now.policy.meta);
+    let known = match &now.policy.protocol {
+        _ if opaque_by_profile => "opaq",
+        OutboundProtocol::Opaque(_) => "opaq",
+        OutboundProtocol::Http1(_) => "http/1",
+        OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => "http/2",
+        OutboundProtocol::Tls(_) => "tls",
+        OutboundProtocol::Detect { .. } => "detect",
+    };
+    let labels = Labels::new().with("protocol", known).object("parent", &now.policy.meta);
     mesh.metrics.counter(Count::OutboundProtocolConnections, &labels).add(1);
     let mut io = Io::new(stream.map(Transport::Plain));
-    let labels = Labels::new().with("direction", "outbound").with("peer", "src").with("target_addr", dst);
+    let labels = Labels::new().with("direction", "outbound").with("peer", "src").target(dst);
     io.count(mesh.metrics.tcp(&labels.server_tls(Err(NoTls::Loopback))).open());
     io.tell(connection.story.bytes());
     drop(now);

@@ -1,8 +1,17 @@
 //! Outbound bytes of any kind: one endpoint per connection.
 
 use super::{Connection, endpoint::Member};
-use crate::{discovery::Destination, io::Io};
-use std::{cell::Cell, io, rc::Rc, time::Duration};
+use crate::{
+    discovery::Destination,
+    io::Io,
+    metrics::{Balanced, Transport, balancer::Closed, labels::Labels},
+};
+use std::{
+    cell::Cell,
+    io,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     http::HostMatch,
@@ -24,21 +33,47 @@ pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String
 }
 
 async fn forward(connection: &Connection, io: &mut Io, sni: Option<String>) -> Result<(), Fault> {
-    let story = &connection.story;
-
     // 1. The route, and what it allows.
     let destination = connection.usable_destination().await;
     let route = route(&destination, sni.as_deref())
         .ok_or_else(|| Fault::new(Code::NoRouteMatches).in_phase(Phase::Route).about(connection.dst))?;
+    let (transport, balanced) = match &destination.policy.protocol {
+        OutboundProtocol::Tls(_) => (Transport::Tls, Balanced::Tls),
+        _ => (Transport::Tcp, Balanced::Tcp),
+    };
+    let labels = Labels::new().object("parent", &destination.policy.meta).route(&route.meta);
+    let counted = connection.worker.mesh.metrics.transport_route(transport, &labels);
+    counted.open();
+    let ended = take(connection, io, &destination, route, balanced).await;
+    counted.close(match &ended {
+        Ok(()) => Closed::Orderly,
+        Err(fault) => match fault.code() {
+            Code::EgressDenied => Closed::Forbidden,
+            Code::BackendInvalid | Code::NoBackend => Closed::InvalidBackend,
+            Code::PolicyInvalid => Closed::InvalidPolicy,
+            _ => Closed::Unexpected,
+        },
+    });
+    ended
+}
+
+/// A connection on its route.
+async fn take(
+    connection: &Connection,
+    io: &mut Io,
+    destination: &Destination,
+    route: &OpaqueRoute,
+    balanced: Balanced,
+) -> Result<(), Fault> {
     if route.forbidden {
         let fault = Fault::new(Code::EgressDenied).in_phase(Phase::Route).about(connection.dst);
         return Err(fault.fact("route", &route.meta));
     }
     let backend = connection.choose(&route.backends).map_err(|fault| fault.fact("route", &route.meta))?;
-    story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));
+    connection.story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));
 
     // 2. An endpoint that takes the connection. Nothing was sent before it does, so others may be tried.
-    let (member, mut server) = connection.connect(backend, destination.strict).await?;
+    let (member, mut server) = connection.connect(backend, destination.strict, balanced).await?;
     let _load = member.load(None);
 
     // 3. Copy, until both ends have ended or the endpoint turns out to be another than it was dialled as.
@@ -125,11 +160,18 @@ impl Connection {
         strict: bool,
         tried: &[Rc<Member>],
         limit: Duration,
+        balanced: Balanced,
     ) -> Result<Rc<Member>, Fault> {
         match &backend.backend.kind {
             BackendKind::Forward(endpoint) => Ok(self.worker.forward(endpoint, strict)),
             BackendKind::Balance { path, ewma } => {
-                self.worker.balancer(path, *ewma).pick(&self.worker, tried, limit).await
+                let balancer = self.worker.balancer(path, *ewma);
+                let parent = self.destination.get().policy.meta.clone();
+                let series = balancer.counts(&self.worker, &parent, &backend.backend.meta, balanced);
+                let (asked, begun) = (series.asked(limit), Instant::now());
+                let picked = balancer.pick(&self.worker, tried, limit).await;
+                asked.served(picked.is_ok(), begun.elapsed());
+                picked
             }
             BackendKind::Invalid(why) => {
                 let fault = Fault::new(Code::BackendInvalid).in_phase(Phase::Route);
@@ -148,13 +190,18 @@ impl Connection {
         }
     }
 
-    async fn connect(&self, backend: &RouteBackend, strict: bool) -> Result<(Rc<Member>, Io), Fault> {
+    async fn connect(
+        &self,
+        backend: &RouteBackend,
+        strict: bool,
+        balanced: Balanced,
+    ) -> Result<(Rc<Member>, Io), Fault> {
         let limit = self.worker.mesh.config.outbound.failfast_timeout;
         let mut tried: Vec<Rc<Member>> = Vec::new();
         let mut last: Option<Fault> = None;
         let mut stalled = false;
         while tried.len() < TRIES {
-            let member = match self.member(backend, strict, &tried, limit).await {
+            let member = match self.member(backend, strict, &tried, limit, balanced).await {
                 Ok(member) => member,
                 // Others were tried before: the count of them says more than "none is left".
                 Err(fault) if last.is_none() => return Err(fault),

@@ -125,7 +125,8 @@ impl Proxy {
     /// The page that Prometheus reads.
     pub(crate) async fn metrics(&self) -> String {
         let (send, mut receive) = tokio::sync::mpsc::channel(1_000);
-        weft_proxy::metrics::write(self.mesh.metrics.clone(), send).await;
+        let plain = weft_proxy::metrics::Encoding::Plain;
+        weft_proxy::metrics::write(self.mesh.metrics.clone(), plain, send).await;
         let mut page = String::new();
         while let Some(piece) = receive.recv().await {
             page.push_str(std::str::from_utf8(&piece).unwrap());

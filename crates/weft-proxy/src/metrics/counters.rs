@@ -1,0 +1,157 @@
+//! The families that have one number per label set.
+
+use super::families::{AUTHZ, CLIENT, Groups, PARENT, ROUTE, SRV, TARGET};
+
+/// A family of plain counters. Further ones are appended here and to [`COUNTERS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    InboundHttpAuthzAllow,
+    InboundHttpAuthzDeny,
+    InboundHttpRouteNotFound,
+    InboundTcpAuthzAllow,
+    InboundTcpAuthzDeny,
+    InboundTcpAuthzTerminate,
+    InboundHttpErrors,
+    OutboundHttpErrors,
+    InboundTcpErrors,
+    OutboundTcpErrors,
+    InboundRateLimit,
+    TransportHeaderConnections,
+    OutboundProtocolConnections,
+    Faults,
+    /// Connections made in plaintext to an in-cluster address, by reason.
+    PlaintextInCluster,
+    LogLinesDropped,
+    WorkerStalls,
+    CertRefreshes,
+    JournalDropped,
+    SilentConnections,
+}
+
+/// Its name without `_total`, its labels, and what is counted.
+type Counters = (Count, &'static str, Groups, &'static str);
+
+pub(crate) const COUNTERS: &[Counters] = &[
+    (
+        Count::InboundHttpAuthzAllow,
+        "inbound_http_authz_allow",
+        &[TARGET, SRV, ROUTE, AUTHZ, CLIENT],
+        "HTTP requests that a policy allowed",
+    ),
+    (
+        Count::InboundHttpAuthzDeny,
+        "inbound_http_authz_deny",
+        &[TARGET, SRV, ROUTE, CLIENT],
+        "HTTP requests that a policy denied",
+    ),
+    (
+        Count::InboundHttpRouteNotFound,
+        "inbound_http_route_not_found",
+        &[TARGET, SRV, ROUTE, CLIENT],
+        "HTTP requests that no route matched",
+    ),
+    (
+        Count::InboundTcpAuthzAllow,
+        "inbound_tcp_authz_allow",
+        &[TARGET, SRV, AUTHZ, CLIENT],
+        "Connections that a policy allowed",
+    ),
+    (
+        Count::InboundTcpAuthzDeny,
+        "inbound_tcp_authz_deny",
+        &[TARGET, SRV, CLIENT],
+        "Connections that a policy denied",
+    ),
+    (
+        Count::InboundTcpAuthzTerminate,
+        "inbound_tcp_authz_terminate",
+        &[TARGET, SRV, CLIENT],
+        "Connections cut by a policy change",
+    ),
+    (
+        Count::InboundHttpErrors,
+        "inbound_http_errors",
+        &[&["error", "code"], TARGET],
+        "Failed inbound HTTP requests",
+    ),
+    (
+        Count::OutboundHttpErrors,
+        "outbound_http_errors",
+        &[&["error", "code"]],
+        "Failed outbound HTTP requests",
+    ),
+    (
+        Count::InboundTcpErrors,
+        "inbound_tcp_errors",
+        &[&["error", "code"], TARGET],
+        "Failed inbound connections",
+    ),
+    (Count::OutboundTcpErrors, "outbound_tcp_errors", &[&["error", "code"]], "Failed outbound connections"),
+    (
+        Count::InboundRateLimit,
+        "inbound_http_local_ratelimit",
+        &[TARGET, SRV],
+        "Requests refused by a rate limit",
+    ),
+    (
+        Count::TransportHeaderConnections,
+        "inbound_tcp_transport_header_connections",
+        &[&["session_protocol", "target_port", "target_name", "client_id"]],
+        "Direct connections with a transport header",
+    ),
+    (
+        Count::OutboundProtocolConnections,
+        "outbound_tcp_protocol_connections",
+        &[&["protocol"], PARENT],
+        "Outbound connections, by what is known of their protocol beforehand",
+    ),
+    (Count::Faults, "weft_faults", &[&["code", "direction"]], "Failures by code"),
+    (
+        Count::PlaintextInCluster,
+        "weft_plaintext_in_cluster",
+        &[&["reason"]],
+        "Endpoints within the cluster that are dialled in plaintext, by reason",
+    ),
+    (Count::LogLinesDropped, "weft_log_lines_dropped", &[], "Log lines dropped because the reader was slow"),
+    (
+        Count::WorkerStalls,
+        "weft_worker_stalls",
+        &[&["worker", "kind"]],
+        "Times a worker did not run for a while",
+    ),
+    (Count::CertRefreshes, "control_identity_cert_refreshes", &[&["result"]], "Certificate refreshes"),
+    (
+        Count::JournalDropped,
+        "weft_journal_dropped",
+        &[&["why"]],
+        "Journal entries that could not be uploaded",
+    ),
+    (
+        Count::SilentConnections,
+        "weft_silent_connections",
+        &[&["direction"]],
+        "Connections closed without a byte from the client",
+    ),
+];
+
+/// A family of plain gauges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    CertExpiration,
+    CertRefresh,
+}
+
+pub(crate) const GAUGES: &[(Level, &str, Groups, &str)] = &[
+    (
+        Level::CertExpiration,
+        "control_identity_cert_expiration_timestamp_seconds",
+        &[],
+        "When the certificate expires, in seconds since the epoch",
+    ),
+    (
+        Level::CertRefresh,
+        "control_identity_cert_refresh_timestamp_seconds",
+        &[],
+        "When the certificate was renewed last, in seconds since the epoch",
+    ),
+];
