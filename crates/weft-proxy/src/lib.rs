@@ -1,6 +1,7 @@
 //! The data plane: accept, detect, inbound, outbound, http, balance, retry, drain, flight recorder, admin.
 
 mod accept;
+pub mod access_log;
 pub mod admin;
 pub mod certify;
 pub mod config;

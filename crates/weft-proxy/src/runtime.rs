@@ -71,6 +71,7 @@ pub fn main() -> ExitCode {
         workers = config.workers,
         "weft-proxy"
     );
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     anchors.warnings().iter().for_each(|warning| tracing::warn!("trust anchors: {warning}"));
 
     // 2. The agent's thread is this one.
@@ -138,7 +139,7 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
     let serving = AtomicBool::new(false);
     let admin = Arc::new(Admin { mesh: mesh.clone(), log, serving, shutdown });
     tokio::spawn(admin::serve(admin.clone(), admin_listener));
-    start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions });
+    start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions })?;
 
     // 4. Accept once there is a certificate: before, a handshake could only fail.
     let stop = stop_asked(&mut shutdown_asked);
@@ -181,15 +182,18 @@ fn start_agent(
     publisher: identity::Publisher,
     journal: mpsc::Receiver<weft_wire::record::JournalEntry>,
     asked: Asked,
-) {
+) -> Result<(), Fault> {
     let config = &mesh.config;
     let service = |name, addr: &crate::config::ControlAddr, present| {
         Service::start(Dialer { name, addr: addr.clone(), anchors: anchors.clone(), present })
     };
+    let Some(issuer) = &config.control.identity else {
+        return Err(Fault::new(Code::StartFailed).in_phase(Phase::Start).about("SPIRE"));
+    };
     let certifier = Certifier {
         settings: config.identity.clone(),
         anchors: anchors.clone(),
-        service: service("identity", &config.control.identity, None),
+        service: service("identity", issuer, None),
         metrics: mesh.metrics.clone(),
         recorder: mesh.recorder.clone(),
     };
@@ -206,7 +210,8 @@ fn start_agent(
         token: config.control.context.clone(),
         profile_networks: config.profile_networks.clone(),
         cluster_networks: config.cluster_networks.clone(),
-        initial_timeout: config.control.initial_timeout,
+        limits: config.control.limits(),
+        max_age: config.outbound.discovery_max_age,
         memory: Default::default(),
         recorder: mesh.recorder.clone(),
     };
@@ -224,6 +229,7 @@ fn start_agent(
             metrics.retire();
         }
     });
+    Ok(())
 }
 
 /// One thread and one runtime per worker. All share each listening socket.

@@ -109,6 +109,10 @@ impl Controller {
     pub fn profile_for_new_streams(&self, path: &str, step: Step<Profile>) {
         lock(&self.script.profiles).insert(path.to_string(), watch::channel(step).0);
     }
+    /// As [`Controller::endpoints`], for streams that are opened from now on: open ones stay open and hear no more.
+    pub fn endpoints_for_new_streams(&self, path: &str, step: Step<Endpoints>) {
+        lock(&self.script.endpoints).insert(path.to_string(), watch::channel(step).0);
+    }
     /// What `OutboundPolicies.Watch` says for an address or authority. Untold: `NotFound`.
     pub fn policy(&self, target: &str, step: Step<OutboundPolicy>) {
         tell(&self.script.policies, target.to_string(), step);

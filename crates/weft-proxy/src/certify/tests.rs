@@ -30,6 +30,7 @@ fn start(controller: &Controller, pki: &Pki, name: Option<Identity>, dir: &Path)
         token_file,
         min_refresh: Duration::from_millis(50),
         max_refresh: Duration::from_secs(86_400),
+        spire: None,
     };
     let addr = ControlAddr { host: "127.0.0.1".into(), port: controller.addr.port(), name };
     let metrics = Metrics::new(Duration::from_secs(600));

@@ -3,11 +3,18 @@
 //! Every variable is read once, and every mistake is reported, each with the variable, its value and the form that was
 //! expected. Live policy is not here: it comes from the controller and may change while the proxy runs.
 
+mod cores;
 mod env;
-mod parse;
+pub(crate) mod parse;
+mod policy;
+mod table;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
+pub use table::page;
+
+use crate::control::lookup::Limits;
 use ipnet::IpNet;
 use std::{collections::BTreeSet, net::IpAddr, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use weft_fault::Fault;
@@ -19,7 +26,7 @@ pub struct Config {
     pub inbound: Inbound,
     pub outbound: Outbound,
     pub admin: SocketAddr,
-    pub tap: SocketAddr,
+    pub tap: Option<Tap>,
     pub shutdown_endpoint: bool,
     pub shutdown_grace: Duration,
     pub control: Control,
@@ -31,7 +38,11 @@ pub struct Config {
     pub cluster_networks: Vec<IpNet>,
     pub workers: usize,
     pub log: LogSettings,
+    pub access_log: Option<AccessLog>,
+    pub trace: Option<Trace>,
     pub metrics_retain_idle: Duration,
+    /// What whoever set the variables should know; told once, when there is a log.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,9 +54,12 @@ pub struct Inbound {
     pub connect_backoff: Backoff,
     pub queue_capacity: usize,
     pub failfast_timeout: Duration,
+    /// Of one worker: its share of what the variable says.
     pub max_in_flight: usize,
     pub pool_idle_timeout: Duration,
     pub max_idle_per_endpoint: usize,
+    /// How long a request waits for the profile of its name.
+    pub profile_timeout: Duration,
     /// A port's policy is dropped when nothing used it for so long.
     pub discovery_idle: Duration,
     /// What applies until the controller answers, and where it never does.
@@ -58,6 +72,8 @@ pub struct Inbound {
     pub ips: BTreeSet<IpAddr>,
     /// Lower case, without the trailing dot.
     pub gateway_suffixes: Vec<String>,
+    /// Metrics carry the authority that clients send.
+    pub authority_labels: bool,
     pub h2: Http2,
 }
 
@@ -72,12 +88,20 @@ pub struct Outbound {
     pub queue_capacity: usize,
     /// How long a request waits for an endpoint, and a connection for discovery.
     pub failfast_timeout: Duration,
+    /// Opaque connections that may wait for an endpoint, and how long.
+    pub tcp_queue_capacity: usize,
+    pub tcp_failfast_timeout: Duration,
+    /// Of one worker: its share of what the variable says.
     pub max_in_flight: usize,
     pub pool_idle_timeout: Duration,
     pub max_idle_per_endpoint: usize,
     pub discovery_idle: Duration,
+    /// An answer that is older is asked for anew, however busy its destination is.
+    pub discovery_max_age: Option<Duration>,
     pub ingress_mode: bool,
     pub informational_headers: bool,
+    /// Metrics carry the host name of requests.
+    pub hostname_labels: bool,
     pub h2: Http2,
 }
 
@@ -110,7 +134,8 @@ pub struct Http2 {
 pub struct Control {
     pub destination: ControlAddr,
     pub policy: ControlAddr,
-    pub identity: ControlAddr,
+    /// `None`: SPIRE issues the certificates.
+    pub identity: Option<ControlAddr>,
     /// Opaque to the proxy.
     pub workload: String,
     /// Opaque to the proxy.
@@ -119,6 +144,36 @@ pub struct Control {
     pub initial_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub lifetime: Option<Duration>,
+    /// Bounds of how long an answer of the DNS is used.
+    pub min_ttl: Option<Duration>,
+    pub max_ttl: Option<Duration>,
+}
+
+/// Who may tap, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tap {
+    pub listen: SocketAddr,
+    pub client: Identity,
+}
+
+/// Where spans go, and what describes this process in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub collector: ControlAddr,
+    pub attributes: Vec<(String, String)>,
+}
+
+/// One line for each request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    pub format: AccessLogFormat,
+    pub filter: crate::access_log::Filter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    Apache,
+    Json,
 }
 
 /// One service of the control plane. Without a name it is on loopback and speaks plaintext.
@@ -141,6 +196,8 @@ pub struct IdentitySettings {
     pub token_file: PathBuf,
     pub min_refresh: Duration,
     pub max_refresh: Duration,
+    /// The socket of a SPIRE agent, which issues the certificates instead of the control plane.
+    pub spire: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,10 +212,20 @@ pub enum LogFormat {
     Json,
 }
 
+impl Control {
+    /// What bounds streams of controllers that are not on loopback.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits { initial: self.initial_timeout, idle: self.idle_timeout, lifetime: self.lifetime }
+    }
+}
+
 impl Config {
     /// Reads the process's environment. All mistakes are returned together.
     pub fn from_env() -> Result<Config, Vec<Fault>> {
-        Config::from_lookup(|name| std::env::var_os(name))
+        let mut config = Config::from_lookup(|name| std::env::var_os(name))?;
+        env::useless(std::env::vars_os().map(|(name, _)| name), &mut config.warnings);
+        Ok(config)
     }
 
     /// Is `ip` within the mesh's networks, so that a missing identity is a question and not an answer?

@@ -1,19 +1,31 @@
 //! The forms that values take, and the collection of every mistake.
 
-use std::{ffi::OsString, fmt, net::IpAddr, net::SocketAddr, str::FromStr, time::Duration};
+use super::table::{self, full};
+use std::{
+    collections::BTreeSet, ffi::OsString, fmt, net::IpAddr, net::SocketAddr, str::FromStr, time::Duration,
+};
 use weft_fault::{Code, Fault, Phase};
+use weft_model::identity::Identity;
 
 /// Reads variables by their name without the prefix and remembers each one that cannot be used.
 pub(super) struct Vars<'a> {
     lookup: &'a dyn Fn(&str) -> Option<OsString>,
     faults: Vec<Fault>,
+    /// What was asked for; the tests compare it with the table.
+    read: BTreeSet<String>,
 }
-
-pub(super) const PREFIX: &str = "LINKERD2_PROXY_";
 
 impl<'a> Vars<'a> {
     pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
-        Vars { lookup, faults: Vec::new() }
+        Vars { lookup, faults: Vec::new(), read: BTreeSet::new() }
+    }
+
+    /// What a whole reading asks for, when nothing is set.
+    #[cfg(test)]
+    pub(super) fn names_read() -> BTreeSet<String> {
+        let mut vars = Vars::new(&|_| None);
+        drop(super::env::read(&mut vars));
+        std::mem::take(&mut vars.read)
     }
 
     /// The value, unless something was wrong.
@@ -32,7 +44,7 @@ impl<'a> Vars<'a> {
         self.faults.push(
             Fault::new(Code::BadVariable)
                 .in_phase(Phase::Start)
-                .about(format!("{PREFIX}{name}"))
+                .about(full(name))
                 .fact("value", format!("{shown:?}"))
                 .fact("expected", expected),
         );
@@ -42,15 +54,16 @@ impl<'a> Vars<'a> {
         self.faults.push(
             Fault::new(Code::BadVariable)
                 .in_phase(Phase::Start)
-                .about(format!("{PREFIX}{name}"))
+                .about(full(name))
                 .fact("value", "(not set)")
                 .fact("expected", expected),
         );
     }
 
-    /// The text of a variable; unset and empty are the same.
-    pub(super) fn text(&mut self, name: &str) -> Option<String> {
-        let value = (self.lookup)(&format!("{PREFIX}{name}"))?;
+    /// The text that is set; unset and empty are the same.
+    pub(super) fn set(&mut self, name: &str) -> Option<String> {
+        self.read.insert(name.to_owned());
+        let value = (self.lookup)(&full(name))?;
         match value.into_string() {
             Ok(text) => {
                 let trimmed = text.trim();
@@ -63,65 +76,65 @@ impl<'a> Vars<'a> {
         }
     }
 
-    pub(super) fn required(&mut self, name: &str, expected: &str) -> String {
+    /// The text that is set, else the default.
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+        let default = Some(declared(name).default).filter(|text| !text.is_empty());
+        self.set(name).or_else(|| default.map(str::to_owned))
+    }
+
+    pub(super) fn required(&mut self, name: &str) -> String {
         let found = self.text(name);
         if found.is_none() {
-            self.missing(name, expected);
+            self.missing(name, declared(name).form.says());
         }
         found.unwrap_or_default()
     }
 
-    pub(super) fn parse<T>(
-        &mut self,
-        name: &str,
-        expected: &str,
-        parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Option<T> {
+    /// The value that is set, or the default. `None` without either, and for a text that does not parse, which is
+    /// recorded.
+    pub(super) fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let text = self.text(name)?;
         let parsed = parse(&text);
         if parsed.is_none() {
-            self.reject(name, &text, expected);
+            self.reject(name, &text, declared(name).form.says());
         }
         parsed
     }
 
     pub(super) fn duration(&mut self, name: &str) -> Option<Duration> {
-        self.parse(name, "a whole number and one of ms, s, m, h, d, such as 10s", duration)
+        self.parse(name, duration)
     }
 
     pub(super) fn number<T: FromStr + fmt::Debug>(&mut self, name: &str) -> Option<T> {
-        self.parse(name, "a whole number in range", |text| text.parse().ok())
+        self.parse(name, |text| text.parse().ok())
     }
 
     pub(super) fn ratio(&mut self, name: &str) -> Option<f32> {
-        self.parse(name, "a number from 0 to 1", |text| {
-            text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio))
-        })
+        self.parse(name, |text| text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio)))
     }
 
     pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
-        self.parse(name, "true or false", |text| text.to_ascii_lowercase().parse().ok())
+        self.parse(name, |text| text.to_ascii_lowercase().parse().ok())
+    }
+
+    pub(super) fn name(&mut self, name: &str) -> Option<Identity> {
+        self.parse(name, |text| Identity::parse(text).ok())
     }
 
     pub(super) fn socket(&mut self, name: &str) -> Option<SocketAddr> {
-        self.parse(name, "IP:PORT", |text| text.parse().ok())
+        self.parse(name, |text| text.parse().ok())
     }
 
     /// A comma-separated list; empty items are skipped.
-    pub(super) fn list<T>(
-        &mut self,
-        name: &str,
-        expected: &str,
-        parse: impl Fn(&str) -> Option<T>,
-    ) -> Option<Vec<T>> {
-        self.parse(name, expected, |text| {
+    fn list<T>(&mut self, name: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+        self.parse(name, |text| {
             text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(parse).collect()
         })
     }
 
     /// Ports and ranges: `80,8000-8010`.
-    pub(super) fn ports(&mut self, name: &str) -> std::collections::BTreeSet<u16> {
-        let ranges = self.list(name, "ports and ranges, such as 80,8000-8010", |item| {
+    pub(super) fn ports(&mut self, name: &str) -> BTreeSet<u16> {
+        let ranges = self.list(name, |item| {
             let (from, to) = item.split_once('-').unwrap_or((item, item));
             let (from, to): (u16, u16) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
             (from <= to && from > 0).then_some(from..=to)
@@ -129,23 +142,33 @@ impl<'a> Vars<'a> {
         ranges.into_iter().flatten().flatten().collect()
     }
 
-    pub(super) fn ips(&mut self, name: &str) -> std::collections::BTreeSet<IpAddr> {
-        self.list(name, "IP addresses, separated by commas", |item| item.parse().ok())
-            .into_iter()
-            .flatten()
-            .collect()
+    pub(super) fn ips(&mut self, name: &str) -> BTreeSet<IpAddr> {
+        self.list(name, |item| item.parse().ok()).into_iter().flatten().collect()
     }
 
     pub(super) fn networks(&mut self, name: &str) -> Vec<ipnet::IpNet> {
-        self.list(name, "networks such as 10.0.0.0/8, separated by commas", |item| {
+        let network = |item: &str| -> Option<ipnet::IpNet> {
             item.parse().ok().or_else(|| item.parse::<IpAddr>().ok().map(ipnet::IpNet::from))
-        })
-        .unwrap_or_default()
+        };
+        self.list(name, network).unwrap_or_default()
+    }
+
+    /// DNS suffixes in the form in which names are compared.
+    pub(super) fn suffixes(&mut self, name: &str) -> Vec<String> {
+        let suffix = |text: &str| {
+            let text = text.trim_matches('.').to_ascii_lowercase();
+            (!text.is_empty() && !text.contains([' ', '/', ':'])).then_some(text)
+        };
+        self.list(name, suffix).unwrap_or_default()
     }
 }
 
+fn declared(name: &str) -> &'static table::Variable {
+    table::find(name).expect("every variable that is read is in the table: the tests read them all")
+}
+
 /// `10s`, `500ms`, `2m`, `1h`, `365d`; the unit may be left out of 0 only.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     if text.bytes().all(|b| b == b'0') && !text.is_empty() {
         return Some(Duration::ZERO);
     }

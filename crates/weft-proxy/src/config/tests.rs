@@ -1,7 +1,7 @@
 //! Whole environments, good and bad.
 
-use super::{Config, ControlAddr, LogFormat};
-use std::{collections::HashMap, net::SocketAddr, time::Duration};
+use super::{Config, ControlAddr, LogFormat, table};
+use std::{collections::BTreeSet, collections::HashMap, net::SocketAddr, time::Duration};
 use weft_fault::Code;
 use weft_model::{
     identity::{ClientTls, Identity, NoTls},
@@ -22,7 +22,7 @@ fn read(changes: &[&str]) -> Result<Config, Vec<weft_fault::Fault>> {
     .iter()
     .chain(changes)
     .map(|pair| pair.split_once('=').expect("a pair"))
-    .map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value.to_string()))
+    .map(|(name, value)| (table::full(name), value.to_string()))
     .collect();
     all.retain(|_, value| !value.is_empty());
     Config::from_lookup(|name| all.get(name).map(Into::into))
@@ -57,7 +57,9 @@ fn the_defaults_are_linkerds() {
     assert!(config.inbound.ports.contains(&4191), "the admin port is always watched");
     assert_eq!(config.pod_name(), "shop/web-0");
     let identity = ControlAddr { host: "::1".into(), port: 8080, name: None };
-    assert_eq!(config.control.identity, identity);
+    assert_eq!(config.control.identity, Some(identity));
+    assert!(config.tap.is_none() && config.trace.is_none() && config.access_log.is_none());
+    assert_eq!(config.warnings.len(), 1, "an open default policy is told: {:?}", config.warnings);
 }
 
 #[test]
@@ -157,4 +159,96 @@ fn the_default_policies_are_all_known() {
     assert!(deny.authorizations.is_empty());
     let open = read(&[]).unwrap().inbound.default_policy;
     assert_eq!(open.authorizations[0].authn, Authn::Unauthenticated);
+}
+
+#[test]
+fn every_variable_of_the_table_is_read_and_no_other() {
+    let read = super::parse::Vars::names_read();
+    let declared: BTreeSet<String> = table::GROUPS
+        .iter()
+        .flat_map(|(_, variables)| *variables)
+        .filter(|variable| variable.form != table::Form::Dead)
+        .flat_map(table::Variable::names)
+        .collect();
+    assert_eq!(read, declared);
+}
+
+#[test]
+fn variables_that_do_nothing_are_named_with_what_may_be_meant() {
+    let names = ["INBOUND_PORTS_REQUIRE_TLS", "INBOUND_DETECT_TIMEOUTS", "NONSENSE", "CORES"];
+    let mut warnings = Vec::new();
+    let names = names.map(|name| format!("LINKERD2_PROXY_{name}").into());
+    super::env::useless(names.into_iter().chain(["PATH".into()]), &mut warnings);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].contains("is LINKERD2_PROXY_INBOUND_DETECT_TIMEOUT meant?"), "{warnings:?}");
+    assert!(warnings[1].contains("REQUIRE_TLS has no effect"), "{warnings:?}");
+    assert!(warnings[2].contains("NONSENSE is not known"), "{warnings:?}");
+}
+
+#[test]
+fn a_gateways_own_port_is_watched() {
+    let config = read(&["INBOUND_GATEWAY_SUFFIXES=svc.cluster.local."]).unwrap();
+    assert!(config.inbound.ports.contains(&4143));
+    assert!(!read(&[]).unwrap().inbound.ports.contains(&4143));
+}
+
+#[test]
+fn spire_needs_a_uri_and_nothing_of_the_identity_service() {
+    let spire = "IDENTITY_SPIRE_SOCKET=unix:///run/spire/agent.sock";
+    let less = ["IDENTITY_SVC_ADDR=", "IDENTITY_TOKEN_FILE=", "IDENTITY_TRUST_ANCHORS=", spire];
+    assert!(wrong(&less)[0].starts_with("IDENTITY_SERVER_ID "), "{:?}", wrong(&less));
+    let uri = ["IDENTITY_SERVER_ID=spiffe://a/b", "IDENTITY_SERVER_NAME=web.shop"];
+    let config = read(&[&less[..], &uri].concat()).unwrap();
+    assert_eq!(config.identity.spire.unwrap().to_str(), Some("/run/spire/agent.sock"));
+    assert_eq!(config.control.identity, None);
+}
+
+#[test]
+fn spans_are_described_by_the_strongest_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let labels = dir.path().join("labels");
+    std::fs::write(&labels, "app=\"web\"\nservice.name=\"pod\"\nrack=\"a\"\n").unwrap();
+    let config = read(&[
+        "TRACE_COLLECTOR_SVC_ADDR=127.0.0.1:4317",
+        "TRACE_SERVICE_NAME=plain",
+        &format!("TRACE_ATTRIBUTES_PATH={}", labels.display()),
+        "TRACE_EXTRA_ATTRIBUTES=rack=b\napp=extra",
+        "OTEL_RESOURCE_ATTRIBUTES=app=otel, zone=z",
+    ])
+    .unwrap();
+    let attributes = config.trace.unwrap().attributes;
+    let expected = [("app", "otel"), ("rack", "b"), ("service.name", "pod"), ("zone", "z")];
+    assert_eq!(attributes, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    assert_eq!(wrong(&["TRACE_COLLECTOR_SVC_ADDR=collector:4317"]), ["TRACE_COLLECTOR_SVC_NAME (not set)"]);
+}
+
+#[test]
+fn limits_of_http2_are_those_of_its_rfc() {
+    let told =
+        wrong(&["INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE=100", "HTTP2_INITIAL_STREAM_WINDOW_SIZE=2147483648"]);
+    assert!(told.iter().any(|told| told.starts_with("INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE")), "{told:?}");
+    assert!(told.iter().any(|told| told.starts_with("HTTP2_INITIAL_STREAM_WINDOW_SIZE")), "{told:?}");
+    let h2 = read(&[
+        "HTTP2_INITIAL_STREAM_WINDOW_SIZE=1000",
+        "INBOUND_SERVER_HTTP2_INITIAL_STREAM_WINDOW_SIZE=2000",
+    ]);
+    let h2 = h2.unwrap();
+    assert_eq!(
+        (h2.inbound.h2.initial_stream_window, h2.outbound.h2.initial_stream_window),
+        (Some(2000), Some(1000))
+    );
+}
+
+#[test]
+fn the_reference_page_is_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+    let page = super::page();
+    if std::env::var_os("WEFT_WRITE_DOCS").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/config.md is not what the table says; run WEFT_WRITE_DOCS=1 cargo test -p weft-proxy --lib config"
+    );
 }

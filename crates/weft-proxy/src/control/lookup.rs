@@ -26,6 +26,24 @@ pub enum Told<M> {
     Failed(Failure),
 }
 
+impl<M> Told<M> {
+    /// The controller said something.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Told::First(_) | Told::Next(_))
+    }
+}
+
+/// What bounds a stream; nothing unless it is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Until its first message.
+    pub initial: Option<Duration>,
+    /// Between two messages.
+    pub idle: Option<Duration>,
+    /// From its first message to its end.
+    pub lifetime: Option<Duration>,
+}
+
 #[derive(Debug)]
 pub struct Failure {
     pub fault: Fault,
@@ -77,12 +95,14 @@ pub struct Lookup<M> {
     beside: Option<Pin<Box<Sleep>>>,
     again: Option<Pin<Box<Sleep>>>,
     failures: u32,
-    limit: Duration,
+    limits: Limits,
+    /// When the open stream has to be opened anew.
+    renew: Option<Pin<Box<Sleep>>>,
+    opened: Instant,
 }
 
 impl<M: Send + 'static> Lookup<M> {
-    /// `limit` bounds the wait for a stream's first message, where the configuration says so.
-    pub fn new(service: Service, subject: String, limit: Option<Duration>, open: Open<M>) -> Self {
+    pub fn new(service: Service, subject: String, limits: Limits, open: Open<M>) -> Self {
         let mut lookup = Lookup {
             service,
             subject,
@@ -94,7 +114,9 @@ impl<M: Send + 'static> Lookup<M> {
             beside: None,
             again: None,
             failures: 0,
-            limit: limit.unwrap_or(FIRST_MESSAGE),
+            limits,
+            renew: None,
+            opened: Instant::now(),
         };
         lookup.ask();
         lookup
@@ -130,10 +152,16 @@ impl<M: Send + 'static> Lookup<M> {
                     self.failures = 0;
                     (self.again, self.beside) = (None, None);
                     self.current = Some(stream);
+                    self.opened = Instant::now();
+                    self.heard();
                     return Poll::Ready(Told::First(first));
                 }
                 // The same question may still be answered, or the open stream is still good.
                 Err(failure) if !self.candidates.is_empty() || self.current.is_some() => {
+                    if self.candidates.is_empty() {
+                        // What was to replace the open stream has failed: tried again, and not at once.
+                        self.renew_in(backoff(AGAIN, self.failures + 1));
+                    }
                     tracing::debug!(subject = self.subject, "asked again in vain: {:?}", failure.fault);
                 }
                 Err(failure) => return Poll::Ready(self.failed(failure)),
@@ -144,7 +172,10 @@ impl<M: Send + 'static> Lookup<M> {
             && let Poll::Ready(message) = Pin::new(stream).poll_next(cx)
         {
             return Poll::Ready(match message {
-                Some(Ok(message)) => Told::Next(message),
+                Some(Ok(message)) => {
+                    self.heard();
+                    Told::Next(message)
+                }
                 ended => {
                     self.current = None;
                     let status = ended.and_then(Result::err);
@@ -169,7 +200,17 @@ impl<M: Send + 'static> Lookup<M> {
                 }));
             }
         }
-        // 4. Time to ask again.
+        // 4. A stream that is too old, or silent for too long: another one takes over when it answers.
+        if let Some(renew) = &mut self.renew
+            && renew.as_mut().poll(cx).is_ready()
+        {
+            self.renew = None;
+            if self.current.is_some() && self.candidates.is_empty() {
+                self.ask();
+                cx.waker().wake_by_ref();
+            }
+        }
+        // 5. Time to ask again.
         if let Some(again) = &mut self.again
             && again.as_mut().poll(cx).is_ready()
         {
@@ -180,6 +221,21 @@ impl<M: Send + 'static> Lookup<M> {
             }
         }
         Poll::Pending
+    }
+
+    /// The open stream said something.
+    fn heard(&mut self) {
+        let Limits { idle, lifetime, .. } = self.limits;
+        let left = lifetime.map(|lifetime| lifetime.saturating_sub(self.opened.elapsed()));
+        if let Some(soonest) = idle.into_iter().chain(left).min() {
+            self.renew_in(soonest);
+        }
+    }
+
+    fn renew_in(&mut self, delay: Duration) {
+        if self.limits.idle.is_some() || self.limits.lifetime.is_some() {
+            self.renew = Some(Box::pin(tokio::time::sleep(delay)));
+        }
     }
 
     fn failed(&mut self, failure: Failure) -> Told<M> {
@@ -205,7 +261,12 @@ impl<M: Send + 'static> Lookup<M> {
             drop(self.candidates.remove(0));
         }
         let (service, subject, open) = (self.service.clone(), self.subject.clone(), self.open.clone());
-        self.candidates.push(Box::pin(first_message(service, subject, open, self.limit)));
+        self.candidates.push(Box::pin(first_message(
+            service,
+            subject,
+            open,
+            self.limits.initial.unwrap_or(FIRST_MESSAGE),
+        )));
         self.asked.1 = Instant::now();
         self.asks += 1;
         let patience = if self.asks <= 3 { BESIDE } else { BESIDE_LATER };

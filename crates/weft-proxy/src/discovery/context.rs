@@ -4,7 +4,7 @@ use super::{memory::Memory, settle::Confirmed};
 use crate::{
     control::{
         Service,
-        lookup::{Lookup, Open},
+        lookup::{Limits, Lookup, Open},
     },
     record::Recorder,
 };
@@ -28,8 +28,10 @@ pub(crate) struct Context {
     pub(crate) token: String,
     pub(crate) profile_networks: Vec<IpNet>,
     pub(crate) cluster_networks: Vec<IpNet>,
-    /// The limit for a stream's first message, where one is configured.
-    pub(crate) initial_timeout: Option<Duration>,
+    /// Of streams, where they are configured.
+    pub(crate) limits: Limits,
+    /// Older answers about destinations are asked for anew.
+    pub(crate) max_age: Option<Duration>,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) confirmer: Confirmer,
     pub(crate) recorder: Arc<Recorder>,
@@ -109,8 +111,8 @@ impl Context {
     }
 
     fn lookup<M: Send + 'static>(&self, service: &Service, subject: String, open: Open<M>) -> Lookup<M> {
-        let limit = self.initial_timeout.filter(|_| !service.on_loopback());
-        Lookup::new(service.clone(), subject, limit, open)
+        let limits = if service.on_loopback() { Limits::default() } else { self.limits };
+        Lookup::new(service.clone(), subject, limits, open)
     }
 }
 

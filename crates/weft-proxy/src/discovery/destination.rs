@@ -2,6 +2,7 @@
 
 use super::{
     Destination, Progress,
+    age::Age,
     agent::{Doubt, Publishers},
     context::Context,
     judge::{Answer, combine, each_endpoint, map_endpoints},
@@ -93,6 +94,7 @@ pub(super) async fn watch(
     let mut last: Option<Destination> = None;
     let mut own = BTreeSet::from([addr]);
     let mut refuted: Option<Instant> = None;
+    let mut age = Age::new(cx.max_age);
 
     loop {
         // 1. Wait for news. An answer that is being held back is looked at again from time to time.
@@ -105,10 +107,16 @@ pub(super) async fn watch(
         };
         tokio::select! {
             told = next(&mut profiles) => {
+                if told.is_answer() {
+                    age.renewed();
+                }
                 let read = |message| weft_wire::destination::profile_from_api(message);
                 take(&mut profile, told, read, |_| true);
             }
             told = policies.next() => {
+                if told.is_answer() {
+                    age.renewed();
+                }
                 let read = |message| weft_wire::outbound::from_api(message);
                 // A fallback that is withdrawn is gone; an object's policy outlives a controller that starts anew.
                 take(&mut policy, told, read, |known| matches!(*known.meta, Meta::Resource(_)));
@@ -130,6 +138,7 @@ pub(super) async fn watch(
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
                 Err(broadcast::error::RecvError::Closed) => return,
             },
+            () = age.over() => ask_again(&mut profiles, &mut policies),
             () = held => {}
         }
 

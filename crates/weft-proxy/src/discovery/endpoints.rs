@@ -2,6 +2,7 @@
 
 use super::{
     EndpointsState, Lookup as Looked,
+    age::Age,
     agent::{Doubt, Publishers},
     context::Context,
     settle::{Due, Settling},
@@ -27,16 +28,21 @@ pub(super) async fn watch(
     // As the controller said it, before identities were settled.
     let mut said: Option<Endpoints> = None;
     let mut state = EndpointsState::pending();
+    let mut age = Age::new(cx.max_age);
 
     loop {
         // 1. Wait for news.
         tokio::select! {
             told = updates.next() => match told {
                 Told::First(update) => {
+                    age.renewed();
                     set.reopened();
                     apply(&mut set, update, &path, &mut said, &mut lookup);
                 }
-                Told::Next(update) => apply(&mut set, update, &path, &mut said, &mut lookup),
+                Told::Next(update) => {
+                    age.renewed();
+                    apply(&mut set, update, &path, &mut said, &mut lookup);
+                }
                 Told::Slow(fault) => {
                     tell(&lookup, &fault);
                     if said.is_none() {
@@ -58,6 +64,7 @@ pub(super) async fn watch(
             due = settling.due() => if due == Due::AskAgain {
                 updates.ask_again();
             },
+            () = age.over() => updates.ask_again(),
             doubted = doubts.recv() => match doubted {
                 Ok(doubt) if known(&said).iter().any(|endpoint| endpoint.addr == doubt.addr) => {
                     settling.doubt(doubt.addr);

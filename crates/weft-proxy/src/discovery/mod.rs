@@ -3,6 +3,7 @@
 //! Workers read snapshots and never wait for a lock that is held while something is computed. Only the agent thread asks
 //! the controller and publishes. Results carry their age and a generation, and no result without an identity is for ever.
 
+mod age;
 pub(crate) mod agent;
 pub(crate) mod context;
 mod destination;

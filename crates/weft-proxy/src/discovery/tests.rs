@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     config::ControlAddr,
-    control::{Dialer, Service},
+    control::{Dialer, Service, lookup::Limits},
     metrics::Metrics,
     record::Recorder,
 };
@@ -50,6 +50,10 @@ fn server_policy(name: &str) -> Arc<ServerPolicy> {
 }
 
 async fn bench() -> Bench {
+    bench_with(None).await
+}
+
+async fn bench_with(max_age: Option<Duration>) -> Bench {
     crate::log::to_test_output();
     let pki = Arc::new(Pki::new());
     let controller = Controller::start(pki.clone()).await;
@@ -67,7 +71,8 @@ async fn bench() -> Bench {
         token: "token".into(),
         profile_networks: vec!["10.0.0.0/8".parse().unwrap()],
         cluster_networks: vec!["10.0.0.0/8".parse().unwrap()],
-        initial_timeout: None,
+        limits: Limits::default(),
+        max_age,
         memory: Default::default(),
         recorder,
     });
@@ -323,4 +328,37 @@ async fn the_memory_is_shared_between_addresses_and_names() {
     let Lookup::Answered(Endpoints::Known(endpoints)) = &known.lookup else { panic!("{known:?}") };
     assert_eq!(endpoints[0].identity.id(), Some(&identity("store", "shop")));
     assert!(!bench.cx.confirmer.is_weft());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_old_is_replaced_however_silent_its_stream_is() {
+    let bench = bench_with(Some(Duration::from_secs(1))).await;
+    let name = "store.shop.svc.cluster.local:80";
+    let known = |n| Endpoints::Known(Arc::new(vec![Arc::new(meshed(pod(n)))]));
+    bench.controller.profile(&pod(12).to_string(), profile(meshed(pod(12))));
+    bench.controller.endpoints(name, Step::Say(known(1)));
+    let mut held = bench.discovery.destination(pod(12), patience()).await.unwrap();
+    let mut state = bench.discovery.endpoints(name);
+    until(&mut state, |state| state.lookup == Lookup::Answered(known(1))).await;
+    // The open streams never say this: only new questions are answered so.
+    let changed = Endpoint { weight: 7, ..meshed(pod(12)) };
+    bench.controller.profile_for_new_streams(&pod(12).to_string(), profile(changed));
+    bench.controller.endpoints_for_new_streams(name, Step::Say(known(2)));
+    let weighs = |answer: &Arc<Destination>| {
+        let mut found = false;
+        each_endpoint(&answer.policy, &mut |endpoint| found |= endpoint.weight == 7);
+        found
+    };
+    until(&mut held, weighs).await;
+    until(&mut state, |state| state.lookup == Lookup::Answered(known(2))).await;
+    // The controller falls silent: what is known stays in force, and the question is asked again and again.
+    bench.controller.endpoints_for_new_streams(name, Step::Silence);
+    let before = bench.controller.asked("Get", name);
+    let asked_again = async {
+        while bench.controller.asked("Get", name) < before + 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked_again).await.expect("asked again");
+    assert_eq!(state.borrow().lookup, Lookup::Answered(known(2)));
 }

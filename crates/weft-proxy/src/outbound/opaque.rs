@@ -196,7 +196,7 @@ impl Connection {
         strict: bool,
         balanced: Balanced,
     ) -> Result<(Rc<Member>, Io), Fault> {
-        let limit = self.worker.mesh.config.outbound.failfast_timeout;
+        let limit = self.worker.mesh.config.outbound.tcp_failfast_timeout;
         let mut tried: Vec<Rc<Member>> = Vec::new();
         let mut last: Option<Fault> = None;
         let mut stalled = false;
