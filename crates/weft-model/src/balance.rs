@@ -1,6 +1,6 @@
 //! Choosing an endpoint: peak EWMA of the latency times the load, of two candidates the cheaper (P2C).
 
-use crate::outbound::EwmaConfig;
+use crate::outbound::{EwmaConfig, Penalty};
 use std::time::Duration;
 
 /// A latency estimate that jumps up at once and forgets slowly. Times are microseconds since any fixed start.
@@ -9,10 +9,15 @@ pub struct PeakEwma {
     rtt_us: f64,
     stamp_us: u64,
     decay_us: f64,
+    penalty: Option<Penalty>,
 }
 
 /// No endpoint is believed to be faster than this, so that a lucky first answer does not draw all traffic.
 const FLOOR_US: f64 = 1_000.0;
+
+/// Costs are compared in steps of a quarter: smaller differences are noise, and must not send everything to one of two
+/// equals.
+const STEP: f64 = 1.25;
 
 impl PeakEwma {
     pub fn new(config: EwmaConfig, now_us: u64) -> Self {
@@ -20,6 +25,7 @@ impl PeakEwma {
             rtt_us: (config.default_rtt.as_micros() as f64).max(FLOOR_US),
             stamp_us: now_us,
             decay_us: (config.decay.as_micros() as f64).max(1.0),
+            penalty: config.penalty,
         }
     }
 
@@ -28,6 +34,13 @@ impl PeakEwma {
         let rtt = (rtt.as_micros() as f64).max(FLOOR_US);
         self.decay_to(now_us, rtt);
         self.rtt_us = self.rtt_us.max(rtt);
+    }
+
+    /// The endpoint asked for less traffic, perhaps for `retry_after`: it counts as slow for a while.
+    pub fn penalise(&mut self, retry_after: Option<Duration>, now_us: u64) {
+        if let Some(penalty) = self.penalty {
+            self.observe(retry_after.unwrap_or(penalty.latency).min(penalty.max_retry_after), now_us);
+        }
     }
 
     /// The estimate now, without changing it: it sinks towards the floor while nothing is measured.
@@ -45,9 +58,9 @@ impl PeakEwma {
     }
 }
 
-/// The cost by which two candidates are compared.
+/// The cost by which two candidates are compared, in steps.
 pub fn cost(estimate_us: f64, pending: usize) -> f64 {
-    estimate_us * (pending as f64 + 1.0)
+    ((estimate_us * (pending as f64 + 1.0)).max(1.0).ln() / STEP.ln()).floor()
 }
 
 /// Picks one of `len` by comparing two different random candidates. `random` yields numbers below its argument.
@@ -67,43 +80,40 @@ pub fn pick_two(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The shares of endpoints that are not all alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// The sum of the weights up to and with each endpoint.
+    sums: Vec<u64>,
+}
 
-    const CONFIG: EwmaConfig =
-        EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10) };
-
-    #[test]
-    fn a_peak_counts_at_once_and_is_forgotten_slowly() {
-        let mut ewma = PeakEwma::new(CONFIG, 0);
-        ewma.observe(Duration::from_millis(500), 1_000);
-        assert!(ewma.estimate_us(1_000) >= 500_000.0);
-        assert!(ewma.estimate_us(10_001_000) < 200_000.0);
-        assert!(ewma.estimate_us(1_000_000_000) < 1_100.0);
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_does_no_harm() {
-        let mut ewma = PeakEwma::new(CONFIG, 1_000_000);
-        ewma.observe(Duration::from_millis(5), 0);
-        assert!(ewma.estimate_us(0).is_finite());
-    }
-
-    #[test]
-    fn two_choices_are_always_two() {
-        for len in 2..6 {
-            for first in 0..len {
-                for second in 0..len - 1 {
-                    let mut answers = [first, second].into_iter();
-                    let picked =
-                        pick_two(len, |_| answers.next().unwrap(), |i| if i == first { 2.0 } else { 1.0 })
-                            .unwrap();
-                    assert_ne!(picked, first);
-                }
-            }
+impl Weights {
+    /// `None` where all weights are equal, which is the ordinary case, or none is more than zero.
+    pub fn new(weights: impl Iterator<Item = u32> + Clone) -> Option<Self> {
+        let mut others = weights.clone();
+        let first = others.next()?;
+        if others.all(|weight| weight == first) {
+            return None;
         }
-        assert_eq!(pick_two(0, |_| 0, |_| 0.0), None);
-        assert_eq!(pick_two(1, |_| 0, |_| 0.0), Some(0));
+        let sums = weights.scan(0, |sum, weight| {
+            *sum += u64::from(weight);
+            Some(*sum)
+        });
+        Some(Weights { sums: sums.collect() })
+    }
+
+    /// Picks one by comparing two random candidates, which may be the same: where costs are equal, each endpoint is picked as
+    /// often as its weight says. `random` yields numbers below its argument.
+    pub fn pick_two(&self, mut random: impl FnMut(u64) -> u64, cost: impl Fn(usize) -> f64) -> usize {
+        let total = self.sums.last().copied().unwrap_or(0);
+        let mut draw = || {
+            let at = random(total);
+            self.sums.partition_point(|sum| *sum <= at)
+        };
+        let (first, second) = (draw(), draw());
+        if first != second && cost(second) < cost(first) { second } else { first }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! HTTP matches and filters, shared by inbound and outbound routes.
 
+use crate::meta::Meta;
 use regex::Regex;
-use std::cmp::Ordering;
+use std::{cmp::Ordering, sync::Arc};
 
 /// What routing sees of a request. `host` is the authority without its port, lower case.
 #[derive(Clone, Copy, Debug)]
@@ -186,6 +187,10 @@ impl HttpMatch {
 }
 
 impl PathMatch {
+    pub fn fits(&self, path: &str) -> bool {
+        self.matches(path).is_some()
+    }
+
     fn matches(&self, path: &str) -> Option<PathSpecificity> {
         match self {
             PathMatch::Exact(exact) => (exact == path).then_some(PathSpecificity::Exact(exact.len())),
@@ -249,6 +254,8 @@ pub enum Filter {
         message: String,
         ratio: f64,
     },
+    RewriteUrl(Rewrite),
+    Mirror(Mirror),
     /// A filter this build does not know fails the requests of its rule, and only those.
     Unknown,
 }
@@ -268,6 +275,23 @@ pub struct Redirect {
     pub path: Option<PathChange>,
     /// 302 unless given.
     pub status: u16,
+}
+
+/// What the backend is asked for instead.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    pub host: Option<String>,
+    pub path: Option<PathChange>,
+}
+
+/// A copy of the request for another service, whose answer nobody waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mirror {
+    pub meta: Arc<Meta>,
+    /// `host:port`, as `Destination.Get` is asked for it.
+    pub path: String,
+    /// 0 to 1: the share of the requests that is copied.
+    pub fraction: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

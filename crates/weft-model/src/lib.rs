@@ -4,9 +4,12 @@
 //! request, so that it can be tested as a table.
 
 pub mod balance;
+pub mod breaker;
 pub mod http;
 pub mod identity;
 pub mod inbound;
 pub mod meta;
 pub mod outbound;
+pub mod profile;
+pub mod retry;
 pub mod workload;

@@ -4,6 +4,7 @@ use crate::{
     http::{Filter, HostMatch, HttpMatch, RequestParts, RouteSpecificity, best_match},
     identity::PeerIdentity,
     meta::Meta,
+    profile::ServiceProfile,
 };
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -139,6 +140,8 @@ pub struct RetryPolicy {
     pub grpc_codes: Vec<u8>,
     pub per_try_timeout: Option<Duration>,
     pub backoff: Backoff,
+    /// A server's `Retry-After` replaces the pause, within its bounds.
+    pub respects_retry_after: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,11 +188,48 @@ pub enum BackendKind {
 pub struct EwmaConfig {
     pub default_rtt: Duration,
     pub decay: Duration,
+    /// An endpoint that asks for less traffic is made to look slow.
+    pub penalty: Option<Penalty>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum FailureAccrual {
-    Consecutive { max_failures: u32, backoff: Backoff },
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Penalty {
+    /// The latency that such an answer counts as, where it does not say for how long.
+    pub latency: Duration,
+    /// The longest that is believed of what it says (`Retry-After`).
+    pub max_retry_after: Duration,
+}
+
+impl EwmaConfig {
+    /// What the load of an endpoint is where the controller does not say.
+    pub const DEFAULT: EwmaConfig =
+        EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10), penalty: None };
+}
+
+/// When an endpoint is left out because its application fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FailureAccrual {
+    /// Failures in a row; 0: however many.
+    pub max_consecutive: u32,
+    pub rate: Option<SuccessRate>,
+    pub backoff: Backoff,
+    /// A server's `Retry-After` is how long it is left out first, within the backoff's bounds.
+    pub respects_retry_after: bool,
+}
+
+/// The share of successes below which an endpoint is left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SuccessRate {
+    /// 0 to 1.
+    pub threshold: f64,
+    /// Over how long it is taken.
+    pub window: Duration,
+    /// Fewer requests tell nothing.
+    pub min_requests: u32,
+}
+
+impl SuccessRate {
+    pub const SHORTEST: Duration = Duration::from_millis(10);
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -203,8 +243,16 @@ pub struct OpaqueRoute {
     /// Server names, for TLS routes; empty matches all.
     pub hosts: Vec<HostMatch>,
     pub backends: Distribution,
-    /// The route refuses (egress denied, undefined port).
-    pub forbidden: bool,
+    /// The route refuses all connections.
+    pub refuses: Option<Refusal>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Egress denied, or a port that the service does not define.
+    Forbidden,
+    /// The route cannot be used, and why.
+    Invalid(String),
 }
 
 /// The rule that a request takes, the best of all routes.
@@ -234,6 +282,8 @@ pub struct Profile {
     pub opaque: bool,
     pub endpoint: Option<Arc<Endpoint>>,
     pub parent: Option<Arc<Meta>>,
+    /// Routes and shares of a ServiceProfile, if there is one.
+    pub service: ServiceProfile,
 }
 
 /// What `Destination.Get` says: the whole set, replaced at each update.

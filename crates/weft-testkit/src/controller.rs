@@ -20,11 +20,7 @@ use weft_model::{
     outbound::{Endpoints, OutboundPolicy, Profile},
 };
 use weft_tls::{named::NamedServer, request::SigningRequest};
-use weft_wire::{
-    destination::{profile_to_api, to_api},
-    mesh,
-    record::JournalEntry,
-};
+use weft_wire::{destination::to_api, mesh, profile, record::JournalEntry};
 
 /// What the controller says on a stream, now. Telling it another step changes open streams too.
 #[derive(Clone, Debug)]
@@ -264,7 +260,7 @@ impl dst::destination_server::Destination for Service {
         let path = request.into_inner().path;
         self.asked("GetProfile", &path);
         let steps = follow(&self.script.profiles, path, Step::Say(Profile::default()));
-        answers(steps, |_, profile| vec![profile_to_api(profile)])
+        answers(steps, |_, said| vec![profile::to_api(said)])
     }
 }
 

@@ -1,4 +1,4 @@
-//! `io.linkerd.proxy.destination`: endpoints, their updates, and profiles.
+//! `io.linkerd.proxy.destination`: endpoints and their updates.
 
 use crate::common::{Invalid, meta_from_api, meta_to_api, need, port};
 use linkerd2_proxy_api::destination as api;
@@ -9,7 +9,7 @@ use std::{
 };
 use weft_model::{
     identity::{Identity, PeerIdentity, Unknown},
-    outbound::{Endpoint, Endpoints, Profile, ProtocolHint},
+    outbound::{Endpoint, Endpoints, ProtocolHint},
 };
 
 // --- one endpoint
@@ -206,37 +206,6 @@ impl EndpointSet {
         }
         Ok((Endpoints::Known(Arc::new(self.known.values().cloned().collect())), unreadable))
     }
-}
-
-// --- profiles
-
-pub fn profile_to_api(profile: &Profile) -> api::DestinationProfile {
-    api::DestinationProfile {
-        fully_qualified_name: profile.fully_qualified_name.clone().unwrap_or_default(),
-        opaque_protocol: profile.opaque,
-        // Stock proxies want a budget even where nothing is retried.
-        retry_budget: Some(api::RetryBudget {
-            retry_ratio: 0.2,
-            min_retries_per_second: 10,
-            ttl: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
-        }),
-        endpoint: profile.endpoint.as_deref().map(endpoint_to_api),
-        parent_ref: profile.parent.as_deref().map(meta_to_api),
-        ..Default::default()
-    }
-}
-
-pub fn profile_from_api(profile: api::DestinationProfile) -> Result<Profile, Invalid> {
-    Ok(Profile {
-        fully_qualified_name: (!profile.fully_qualified_name.is_empty())
-            .then_some(profile.fully_qualified_name),
-        opaque: profile.opaque_protocol,
-        endpoint: profile
-            .endpoint
-            .map(|endpoint| endpoint_from_api(endpoint, &HashMap::new()).map(Arc::new))
-            .transpose()?,
-        parent: profile.parent_ref.and_then(|meta| meta_from_api(Some(meta), "profile.parent_ref").ok()),
-    })
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn http_route_to_api(route: &Route) -> api::HttpRoute {
                 Some(Kind::FailureInjector(matches::fail_to_api(*status, message, *ratio)))
             }
             // The protocol cannot carry these on this side: the requests of the rule fail, as with any unknown filter.
-            Filter::ResponseHeaders(_) | Filter::Unknown => None,
+            Filter::ResponseHeaders(_) | Filter::RewriteUrl(_) | Filter::Mirror(_) | Filter::Unknown => None,
         },
     };
     api::HttpRoute {
@@ -152,7 +152,11 @@ fn grpc_route_to_api(route: &Route) -> api::GrpcRoute {
             Filter::Fail { status, message, ratio } => {
                 Some(Kind::FailureInjector(matches::grpc_fail_to_api(*status, message, *ratio)))
             }
-            Filter::ResponseHeaders(_) | Filter::Redirect(_) | Filter::Unknown => None,
+            Filter::ResponseHeaders(_)
+            | Filter::Redirect(_)
+            | Filter::RewriteUrl(_)
+            | Filter::Mirror(_)
+            | Filter::Unknown => None,
         },
     };
     api::GrpcRoute {

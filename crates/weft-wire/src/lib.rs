@@ -11,6 +11,7 @@ pub mod inbound;
 mod matches;
 pub mod mesh;
 pub mod outbound;
+pub mod profile;
 pub mod record;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use weft_model::http::{
 /// The compiled form of one expression; a controller's user writes it, so it is bounded.
 const REGEX_BYTES: usize = 1 << 20;
 
-fn regex(text: &str, field: &'static str) -> Result<Regex, Invalid> {
+pub(crate) fn regex(text: &str, field: &'static str) -> Result<Regex, Invalid> {
     RegexBuilder::new(text).size_limit(REGEX_BYTES).build().map_err(|e| Invalid::new(field, e))
 }
 
@@ -138,7 +138,7 @@ fn query_match_to_api(m: &QueryMatch) -> api::QueryParamMatch {
     api::QueryParamMatch { name: m.name.clone(), value: Some(value) }
 }
 
-fn method_to_api(method: &str) -> http_types::HttpMethod {
+pub(crate) fn method_to_api(method: &str) -> http_types::HttpMethod {
     match Method::from_bytes(method.as_bytes()) {
         Ok(method) => method.into(),
         // Cannot stand in a request either: it matches nothing there as here.
@@ -148,7 +148,7 @@ fn method_to_api(method: &str) -> http_types::HttpMethod {
     }
 }
 
-fn method_from_api(method: http_types::HttpMethod) -> Result<String, Invalid> {
+pub(crate) fn method_from_api(method: http_types::HttpMethod) -> Result<String, Invalid> {
     Method::try_from(method).map(|m| m.as_str().to_string()).map_err(|e| Invalid::new("match.method", e))
 }
 

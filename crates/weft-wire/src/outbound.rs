@@ -13,9 +13,10 @@ use weft_model::{
     http::Filter,
     outbound::{
         Backend, BackendKind, Backoff, Distribution, EwmaConfig, FailureAccrual, HttpRoute, HttpRoutes,
-        HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, RetryPolicy, RouteBackend,
-        Timeouts,
+        HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Penalty, Refusal, RetryPolicy,
+        RouteBackend, SuccessRate, Timeouts,
     },
+    retry::DEFAULT_BACKOFF,
 };
 
 // --- to the wire
@@ -55,10 +56,26 @@ pub fn to_api(policy: &OutboundPolicy) -> api::OutboundPolicy {
     }
 }
 
+fn load_to_api(ewma: EwmaConfig) -> api::backend::balance_p2c::Load {
+    use api::backend::balance_p2c::{Load, PeakEwma, PenaltyPeakEwma};
+    let default_rtt = Some(duration_to_api(ewma.default_rtt));
+    let decay = Some(duration_to_api(ewma.decay));
+    match ewma.penalty {
+        None => Load::PeakEwma(PeakEwma { default_rtt, decay }),
+        Some(penalty) => Load::PenaltyPeakEwma(PenaltyPeakEwma {
+            default_rtt,
+            decay,
+            penalty: Some(duration_to_api(penalty.latency)),
+            max_retry_after: Some(duration_to_api(penalty.max_retry_after)),
+            // The latency's own decay applies, here as in stock proxies.
+            penalty_decay: Some(duration_to_api(ewma.decay)),
+        }),
+    }
+}
+
 fn backend_to_api(backend: &Backend) -> api::Backend {
     use api::backend::{
         BalanceP2c, EndpointDiscovery, Kind,
-        balance_p2c::{Load, PeakEwma},
         endpoint_discovery::{self, DestinationGet},
     };
     let kind = match &backend.kind {
@@ -67,10 +84,7 @@ fn backend_to_api(backend: &Backend) -> api::Backend {
             discovery: Some(EndpointDiscovery {
                 kind: Some(endpoint_discovery::Kind::Dst(DestinationGet { path: path.clone() })),
             }),
-            load: Some(Load::PeakEwma(PeakEwma {
-                default_rtt: Some(duration_to_api(ewma.default_rtt)),
-                decay: Some(duration_to_api(ewma.decay)),
-            })),
+            load: Some(load_to_api(*ewma)),
         })),
         // A backend without a kind is what the protocol has for one that cannot be used.
         BackendKind::Invalid(_) => None,
@@ -87,24 +101,29 @@ fn backend_to_api(backend: &Backend) -> api::Backend {
 }
 
 fn accrual_to_api(accrual: &FailureAccrual) -> api::FailureAccrual {
-    let FailureAccrual::Consecutive { max_failures, backoff } = accrual;
-    api::FailureAccrual {
-        kind: Some(api::failure_accrual::Kind::ConsecutiveFailures(
-            api::failure_accrual::ConsecutiveFailures {
-                max_failures: *max_failures,
-                backoff: Some(backoff_to_api(*backoff)),
-            },
-        )),
-        ejection: None,
-    }
+    use api::failure_accrual::{ConsecutiveFailures, Kind, Unified};
+    let backoff = Some(backoff_to_api(accrual.backoff, accrual.respects_retry_after));
+    let kind = match &accrual.rate {
+        None => {
+            Kind::ConsecutiveFailures(ConsecutiveFailures { max_failures: accrual.max_consecutive, backoff })
+        }
+        Some(rate) => Kind::Unified(Unified {
+            success_rate_threshold: rate.threshold,
+            decay: Some(duration_to_api(rate.window)),
+            min_requests: rate.min_requests,
+            max_consecutive_failures: accrual.max_consecutive,
+            backoff,
+        }),
+    };
+    api::FailureAccrual { kind: Some(kind), ejection: None }
 }
 
-fn backoff_to_api(backoff: Backoff) -> api::ExponentialBackoff {
+fn backoff_to_api(backoff: Backoff, respects_retry_after: bool) -> api::ExponentialBackoff {
     api::ExponentialBackoff {
         min_backoff: Some(duration_to_api(backoff.min)),
         max_backoff: Some(duration_to_api(backoff.max)),
         jitter_ratio: backoff.jitter,
-        respect_retry_after_hint: false,
+        respect_retry_after_hint: respects_retry_after,
     }
 }
 
@@ -150,7 +169,9 @@ fn http_filter_to_api(filter: &Filter) -> api::http_route::Filter {
         Filter::Fail { status, message, ratio } => {
             Some(Kind::FailureInjector(matches::fail_to_api(*status, message, *ratio)))
         }
-        Filter::Unknown => None,
+        // What the protocol has no words for stands as a filter of no kind: a stock proxy fails the requests instead of
+        // doing half of what the route says, and a weft proxy learns the rest from the `weft.dev` service.
+        Filter::RewriteUrl(_) | Filter::Mirror(_) | Filter::Unknown => None,
     };
     api::http_route::Filter { kind }
 }
@@ -162,7 +183,11 @@ fn grpc_filter_to_api(filter: &Filter) -> api::grpc_route::Filter {
         Filter::Fail { status, message, ratio } => {
             Some(Kind::FailureInjector(matches::grpc_fail_to_api(*status, message, *ratio)))
         }
-        Filter::ResponseHeaders(_) | Filter::Redirect(_) | Filter::Unknown => None,
+        Filter::ResponseHeaders(_)
+        | Filter::Redirect(_)
+        | Filter::RewriteUrl(_)
+        | Filter::Mirror(_)
+        | Filter::Unknown => None,
     };
     api::grpc_route::Filter { kind }
 }
@@ -193,7 +218,7 @@ fn http_route_to_api(route: &HttpRoute) -> api::HttpRoute {
                     .collect(),
             }),
             timeout: retry.per_try_timeout.map(duration_to_api),
-            backoff: Some(backoff_to_api(retry.backoff)),
+            backoff: Some(backoff_to_api(retry.backoff, retry.respects_retry_after)),
         }),
         allow_l5d_request_headers: rule.allow_request_headers,
         ..Default::default()
@@ -231,7 +256,7 @@ fn grpc_route_to_api(route: &HttpRoute) -> api::GrpcRoute {
                 unavailable: retry.grpc_codes.contains(&grpc::UNAVAILABLE),
             }),
             timeout: retry.per_try_timeout.map(duration_to_api),
-            backoff: Some(backoff_to_api(retry.backoff)),
+            backoff: Some(backoff_to_api(retry.backoff, retry.respects_retry_after)),
         }),
         allow_l5d_request_headers: rule.allow_request_headers,
         ..Default::default()
@@ -245,27 +270,35 @@ fn grpc_route_to_api(route: &HttpRoute) -> api::GrpcRoute {
 
 fn opaque_to_api(route: &OpaqueRoute) -> api::OpaqueRoute {
     use api::opaque_route::{Filter as ApiFilter, Rule, filter::Kind};
-    let forbidden =
-        route.forbidden.then_some(ApiFilter { kind: Some(Kind::Forbidden(api_opaque::Forbidden {})) });
+    let refusal = route.refuses.as_ref().map(|refusal| ApiFilter {
+        kind: Some(match refusal {
+            Refusal::Forbidden => Kind::Forbidden(api_opaque::Forbidden {}),
+            Refusal::Invalid(message) => Kind::Invalid(api_opaque::Invalid { message: message.clone() }),
+        }),
+    });
     api::OpaqueRoute {
         metadata: Some(meta_to_api(&route.meta)),
         rules: vec![Rule {
             backends: Some(distribution_to_api!(opaque_route, &route.backends, |_| ApiFilter { kind: None })),
-            filters: forbidden.into_iter().collect(),
+            filters: refusal.into_iter().collect(),
         }],
     }
 }
 
 fn tls_to_api(route: &OpaqueRoute) -> api::TlsRoute {
     use api::tls_route::{Filter as ApiFilter, Rule, filter::Kind};
-    let forbidden =
-        route.forbidden.then_some(ApiFilter { kind: Some(Kind::Forbidden(api_opaque::Forbidden {})) });
+    let refusal = route.refuses.as_ref().map(|refusal| ApiFilter {
+        kind: Some(match refusal {
+            Refusal::Forbidden => Kind::Forbidden(api_opaque::Forbidden {}),
+            Refusal::Invalid(message) => Kind::Invalid(api_opaque::Invalid { message: message.clone() }),
+        }),
+    });
     api::TlsRoute {
         metadata: Some(meta_to_api(&route.meta)),
         snis: route.hosts.iter().map(matches::sni_to_api).collect(),
         rules: vec![Rule {
             backends: Some(distribution_to_api!(tls_route, &route.backends, |_| ApiFilter { kind: None })),
-            filters: forbidden.into_iter().collect(),
+            filters: refusal.into_iter().collect(),
         }],
     }
 }
@@ -315,21 +348,58 @@ fn opaque_routes(routes: Vec<api::OpaqueRoute>) -> Result<OpaqueRoutes, Invalid>
     Ok(OpaqueRoutes { routes: routes.into_iter().map(opaque_from_api).collect::<Result<_, _>>()? })
 }
 
+/// A breaker whose limits are all zero is none.
 fn accrual_from_api(accrual: Option<api::FailureAccrual>) -> Result<Option<FailureAccrual>, Invalid> {
     use api::failure_accrual::Kind;
     const BACKOFF: &str = "failure_accrual.backoff";
-    let (max_failures, backoff) = match accrual.and_then(|accrual| accrual.kind) {
+    const RATE: &str = "failure_accrual.unified.success_rate_threshold";
+    const WINDOW: &str = "failure_accrual.unified.decay";
+    let (max_consecutive, rate, backoff) = match accrual.and_then(|accrual| accrual.kind) {
         None => return Ok(None),
-        Some(Kind::ConsecutiveFailures(c)) => (c.max_failures, c.backoff),
-        // Of the unified breaker its consecutive limit is kept.
-        Some(Kind::Unified(u)) => (u.max_consecutive_failures, u.backoff),
+        Some(Kind::ConsecutiveFailures(c)) => (c.max_failures, None, c.backoff),
+        Some(Kind::Unified(u)) => {
+            if !(0.0..=1.0).contains(&u.success_rate_threshold) {
+                return Err(Invalid::new(RATE, u.success_rate_threshold));
+            }
+            let window = optional_duration(u.decay, WINDOW)?.unwrap_or(Duration::from_secs(10));
+            let rate = (u.success_rate_threshold > 0.0).then_some(SuccessRate {
+                threshold: u.success_rate_threshold,
+                window: window.max(SuccessRate::SHORTEST),
+                min_requests: u.min_requests,
+            });
+            (u.max_consecutive_failures, rate, u.backoff)
+        }
     };
-    if max_failures == 0 {
+    if max_consecutive == 0 && rate.is_none() {
         return Ok(None);
     }
-    let backoff = backoff_from_api(need(backoff, BACKOFF)?, BACKOFF)?;
-    Ok(Some(FailureAccrual::Consecutive { max_failures, backoff }))
+    let backoff = need(backoff, BACKOFF)?;
+    let respects_retry_after = backoff.respect_retry_after_hint;
+    let backoff = backoff_from_api(backoff, BACKOFF)?;
+    Ok(Some(FailureAccrual { max_consecutive, rate, backoff, respects_retry_after }))
 }
+
+fn load_from_api(load: api::backend::balance_p2c::Load) -> Result<EwmaConfig, Invalid> {
+    use api::backend::balance_p2c::Load;
+    let (default_rtt, decay, penalty) = match load {
+        Load::PeakEwma(load) => (load.default_rtt, load.decay, None),
+        Load::PenaltyPeakEwma(load) => {
+            let latency = optional_duration(load.penalty, LOAD)?.unwrap_or(PENALTY);
+            let longest = optional_duration(load.max_retry_after, LOAD)?.unwrap_or(MAX_RETRY_AFTER);
+            let penalty = Penalty { latency, max_retry_after: longest.min(MAX_RETRY_AFTER) };
+            (load.default_rtt, load.decay, Some(penalty))
+        }
+    };
+    Ok(EwmaConfig {
+        default_rtt: duration_from_api(need(default_rtt, LOAD)?, LOAD)?,
+        decay: duration_from_api(need(decay, LOAD)?, LOAD)?,
+        penalty,
+    })
+}
+
+const LOAD: &str = "backend.balancer.load";
+const PENALTY: Duration = Duration::from_secs(5);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 fn backoff_from_api(backoff: api::ExponentialBackoff, field: &'static str) -> Result<Backoff, Invalid> {
     let min = duration_from_api(need(backoff.min_backoff, field)?, field)?;
@@ -341,9 +411,8 @@ fn backoff_from_api(backoff: api::ExponentialBackoff, field: &'static str) -> Re
 }
 
 fn backend_from_api(backend: Option<api::Backend>) -> Result<Backend, Invalid> {
-    use api::backend::{Kind, balance_p2c::Load, endpoint_discovery};
+    use api::backend::{Kind, endpoint_discovery};
     const DISCOVERY: &str = "backend.balancer.discovery";
-    const LOAD: &str = "backend.balancer.load";
     let backend = need(backend, "backend")?;
     let meta = meta_from_api(backend.metadata, "backend.metadata")?;
     let kind = match backend.kind {
@@ -356,14 +425,7 @@ fn backend_from_api(backend: Option<api::Backend>) -> Result<Backend, Invalid> {
         Some(Kind::Balancer(balancer)) => {
             let discovery = need(balancer.discovery.and_then(|d| d.kind), DISCOVERY)?;
             let endpoint_discovery::Kind::Dst(get) = discovery;
-            let (default_rtt, decay) = match need(balancer.load, LOAD)? {
-                Load::PeakEwma(load) => (load.default_rtt, load.decay),
-                Load::PenaltyPeakEwma(load) => (load.default_rtt, load.decay),
-            };
-            let ewma = EwmaConfig {
-                default_rtt: duration_from_api(need(default_rtt, LOAD)?, LOAD)?,
-                decay: duration_from_api(need(decay, LOAD)?, LOAD)?,
-            };
+            let ewma = load_from_api(need(balancer.load, LOAD)?)?;
             if get.path.parse::<http::uri::Authority>().is_ok() {
                 BackendKind::Balance { path: get.path, ewma }
             } else {
@@ -442,7 +504,9 @@ fn retry(
     backoff: Option<api::ExponentialBackoff>,
 ) -> Result<RetryPolicy, Invalid> {
     const BACKOFF: &str = "rule.retry.backoff";
+    let respects_retry_after = backoff.as_ref().is_some_and(|backoff| backoff.respect_retry_after_hint);
     Ok(RetryPolicy {
+        respects_retry_after,
         max_retries: u16::try_from(max_retries)
             .map_err(|_| Invalid::new("rule.retry.max_retries", max_retries))?,
         max_request_bytes: max_request_bytes as usize,
@@ -451,7 +515,7 @@ fn retry(
         per_try_timeout: optional_duration(timeout, "rule.retry.timeout")?,
         backoff: match backoff {
             Some(backoff) => backoff_from_api(backoff, BACKOFF)?,
-            None => Backoff { min: Duration::from_millis(25), max: Duration::from_millis(250), jitter: 1.0 },
+            None => DEFAULT_BACKOFF,
         },
     })
 }
@@ -519,14 +583,26 @@ fn grpc_route_from_api(route: api::GrpcRoute) -> Result<HttpRoute, Invalid> {
     })
 }
 
-/// Bytes cannot be routed by anything, so a route has one rule; any filter on it closes the connection.
+/// A filter on a route of bytes closes the connection, also one that this build does not know.
+macro_rules! refusal_from_api {
+    ($module:ident, $filters:expr) => {{
+        use api::$module::filter::Kind;
+        $filters.into_iter().next().map(|filter| match filter.kind {
+            Some(Kind::Forbidden(_)) => Refusal::Forbidden,
+            Some(Kind::Invalid(invalid)) => Refusal::Invalid(invalid.message),
+            None => Refusal::Invalid("the route has an unknown filter".into()),
+        })
+    }};
+}
+
+/// Bytes cannot be routed by anything, so a route has one rule.
 fn opaque_from_api(route: api::OpaqueRoute) -> Result<OpaqueRoute, Invalid> {
     let meta = meta_from_api(route.metadata, "route.metadata")?;
     let rule = need(route.rules.into_iter().next(), "opaque_route.rules")?;
     Ok(OpaqueRoute {
         meta,
         hosts: Vec::new(),
-        forbidden: !rule.filters.is_empty(),
+        refuses: refusal_from_api!(opaque_route, rule.filters),
         backends: distribution_from_api!(opaque_route, rule.backends, |_| Ok(Filter::Unknown)),
     })
 }
@@ -537,7 +613,7 @@ fn tls_from_api(route: api::TlsRoute) -> Result<OpaqueRoute, Invalid> {
     Ok(OpaqueRoute {
         meta,
         hosts: route.snis.into_iter().map(matches::sni_from_api).collect::<Result<_, _>>()?,
-        forbidden: !rule.filters.is_empty(),
+        refuses: refusal_from_api!(tls_route, rule.filters),
         backends: distribution_from_api!(tls_route, rule.backends, |_| Ok(Filter::Unknown)),
     })
 }

@@ -1,8 +1,12 @@
 //! Whatever a model value holds survives the way to the wire and back.
 
-use crate::{destination, inbound, outbound};
+use crate::{inbound, outbound, profile};
 use ipnet::IpNet;
-use proptest::{collection::vec, option, prelude::*};
+use proptest::{
+    collection::{btree_map, vec},
+    option,
+    prelude::*,
+};
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 use weft_model::{
     http::{
@@ -16,9 +20,11 @@ use weft_model::{
     meta::{Meta, Resource},
     outbound::{
         Backend, BackendKind, Backoff, Distribution, Endpoint, EwmaConfig, FailureAccrual, HttpRoute,
-        HttpRoutes, HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Profile,
-        ProtocolHint, RetryPolicy, RouteBackend, Timeouts,
+        HttpRoutes, HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Penalty, Profile,
+        ProtocolHint, Refusal, RetryPolicy, RouteBackend, SuccessRate, Timeouts,
     },
+    profile::{Condition, Override, ProfileRoute, ResponseClass, ResponseCondition, ServiceProfile},
+    retry::RetryBudget,
 };
 
 fn name() -> impl Strategy<Value = String> {
@@ -241,10 +247,12 @@ fn distribution<F: Strategy<Value = Filter> + 'static>(
 ) -> impl Strategy<Value = Distribution> {
     let kind = prop_oneof![
         endpoint().prop_map(BackendKind::Forward),
-        (name(), duration(), duration()).prop_map(|(name, default_rtt, decay)| BackendKind::Balance {
-            path: format!("{name}.svc:80"),
-            ewma: EwmaConfig { default_rtt, decay }
-        }),
+        (name(), duration(), duration(), option::of(penalty())).prop_map(
+            |(name, default_rtt, decay, penalty)| BackendKind::Balance {
+                path: format!("{name}.svc:80"),
+                ewma: EwmaConfig { default_rtt, decay, penalty }
+            }
+        ),
         Just(BackendKind::Invalid("the backend has no kind".into())),
     ];
     let backend = (meta(), kind, vec(filters(), 0..2))
@@ -262,16 +270,27 @@ fn http_routes<M: Strategy<Value = HttpMatch>, F: Strategy<Value = Filter> + 'st
     matches: impl Fn() -> M,
     filters: impl Fn() -> F + Copy,
 ) -> impl Strategy<Value = HttpRoutes> {
-    let retry =
-        (any::<u16>(), any::<u32>(), vec((100u16..600, 100u16..600), 0..2), some_duration(), backoff())
-            .prop_map(move |(max_retries, bytes, statuses, per_try_timeout, backoff)| RetryPolicy {
-                max_retries,
-                max_request_bytes: bytes as usize,
-                statuses: if grpc { Vec::new() } else { statuses },
-                grpc_codes: if grpc { vec![4, 14] } else { Vec::new() },
-                per_try_timeout,
-                backoff,
-            });
+    let retry = (
+        any::<u16>(),
+        any::<u32>(),
+        vec((100u16..600, 100u16..600), 0..2),
+        some_duration(),
+        backoff(),
+        any::<bool>(),
+    )
+        .prop_map(
+            move |(max_retries, bytes, statuses, per_try_timeout, backoff, respects_retry_after)| {
+                RetryPolicy {
+                    max_retries,
+                    max_request_bytes: bytes as usize,
+                    statuses: if grpc { Vec::new() } else { statuses },
+                    grpc_codes: if grpc { vec![4, 14] } else { Vec::new() },
+                    per_try_timeout,
+                    backoff,
+                    respects_retry_after,
+                }
+            },
+        );
     let timeouts = (some_duration(), some_duration(), some_duration())
         .prop_map(|(request, response, idle)| Timeouts { request, response, idle });
     let rule =
@@ -291,20 +310,31 @@ fn http_routes<M: Strategy<Value = HttpMatch>, F: Strategy<Value = Filter> + 'st
         hosts,
         rules,
     });
-    let accrual = (1u32.., backoff())
-        .prop_map(|(max_failures, backoff)| FailureAccrual::Consecutive { max_failures, backoff });
+    let rate = (1u8..=100, 10u64..60_000, any::<u32>()).prop_map(|(percent, ms, min_requests)| SuccessRate {
+        threshold: f64::from(percent) / 100.0,
+        window: Duration::from_millis(ms),
+        min_requests,
+    });
+    let accrual = (1u32.., option::of(rate), backoff(), any::<bool>()).prop_map(
+        |(max_consecutive, rate, backoff, respects_retry_after)| FailureAccrual {
+            max_consecutive,
+            rate,
+            backoff,
+            respects_retry_after,
+        },
+    );
     (vec(route, 0..2), option::of(accrual)).prop_map(|(routes, accrual)| HttpRoutes { routes, accrual })
 }
 
 fn opaque_routes(tls: bool) -> impl Strategy<Value = OpaqueRoutes> {
-    let route = (meta(), vec(host(), 0..2), distribution(|| Just(Filter::Unknown)), any::<bool>()).prop_map(
-        move |(meta, hosts, backends, forbidden)| OpaqueRoute {
+    let refusal = prop_oneof![Just(Refusal::Forbidden), name().prop_map(Refusal::Invalid)];
+    let route = (meta(), vec(host(), 0..2), distribution(|| Just(Filter::Unknown)), option::of(refusal))
+        .prop_map(move |(meta, hosts, backends, refuses)| OpaqueRoute {
             meta,
             hosts: if tls { hosts } else { Vec::new() },
             backends,
-            forbidden,
-        },
-    );
+            refuses,
+        });
     vec(route, 0..2).prop_map(|routes| OpaqueRoutes { routes })
 }
 
@@ -323,6 +353,61 @@ fn outbound_policy() -> impl Strategy<Value = OutboundPolicy> {
     (meta(), protocol).prop_map(|(meta, protocol)| OutboundPolicy { meta, protocol })
 }
 
+fn service_profile() -> impl Strategy<Value = ServiceProfile> {
+    let leaf = prop_oneof![
+        Just(Condition::Method("GET".into())),
+        Just(Condition::Path(PathMatch::Regex(regex::Regex::new("/a/[0-9]+").unwrap()))),
+    ];
+    let condition = leaf.prop_recursive(3, 8, 2, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..2).prop_map(Condition::All),
+            vec(inner.clone(), 0..2).prop_map(Condition::Any),
+            inner.prop_map(|one| Condition::Not(Box::new(one))),
+        ]
+    });
+    let status = (100u16..600, 100u16..600).prop_map(|(min, max)| ResponseCondition::Status(min, max));
+    let response = status.prop_recursive(2, 4, 2, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..2).prop_map(ResponseCondition::All),
+            vec(inner.clone(), 0..2).prop_map(ResponseCondition::Any),
+            inner.prop_map(|one| ResponseCondition::Not(Box::new(one))),
+        ]
+    });
+    let class =
+        (response, any::<bool>()).prop_map(|(condition, is_failure)| ResponseClass { condition, is_failure });
+    let timeout = some_duration().prop_map(|t| t.filter(|t| !t.is_zero()));
+    let route = (condition, vec(class, 0..2), btree_map(name(), name(), 0..2), any::<bool>(), timeout)
+        .prop_map(|(condition, classes, labels, retryable, timeout)| ProfileRoute {
+            condition,
+            classes,
+            labels,
+            retryable,
+            timeout,
+        });
+    let share = (name(), any::<u32>(), option::of(meta())).prop_map(|(name, weight, meta)| Override {
+        authority: format!("{name}:80"),
+        weight,
+        meta,
+    });
+    let budget = (0u8..100, any::<u32>(), 1u64..1000).prop_map(|(percent, min_per_second, ms)| RetryBudget {
+        ratio: f32::from(percent) / 100.0,
+        min_per_second,
+        ttl: Duration::from_millis(ms),
+    });
+    (vec(route, 0..3), budget, vec(share, 0..2)).prop_map(|(routes, budget, overrides)| ServiceProfile {
+        routes,
+        budget: Some(budget),
+        overrides,
+    })
+}
+
+fn penalty() -> impl Strategy<Value = Penalty> {
+    (1u64..10_000, 0u64..300_000).prop_map(|(latency, longest)| Penalty {
+        latency: Duration::from_millis(latency),
+        max_retry_after: Duration::from_millis(longest),
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -337,9 +422,15 @@ proptest! {
     }
 
     #[test]
-    fn profiles_survive(fully_qualified_name in option::of(name()), opaque: bool, endpoint in option::of(endpoint()), parent in option::of(meta())) {
-        let profile = Profile { fully_qualified_name, opaque, endpoint, parent };
-        prop_assert_eq!(destination::profile_from_api(destination::profile_to_api(&profile)).unwrap(), profile);
+    fn profiles_survive(
+        fully_qualified_name in option::of(name()),
+        opaque: bool,
+        endpoint in option::of(endpoint()),
+        parent in option::of(meta()),
+        service in service_profile(),
+    ) {
+        let profile = Profile { fully_qualified_name, opaque, endpoint, parent, service };
+        prop_assert_eq!(profile::from_api(profile::to_api(&profile)).unwrap(), profile);
     }
 }
 

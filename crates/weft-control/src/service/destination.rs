@@ -73,7 +73,7 @@ impl Destination for DestinationService {
         let subject = ProfileOf { target, client_node: Context::parse(&request.context_token).node_name };
         let stream = of_view(self.store.subscribe(subject), |view: &ProfileView| match view {
             ProfileView::NoSuchName => Err(Status::not_found("no such service")),
-            ProfileView::Profile(profile) => Ok(vec![wire::profile_to_api(profile)]),
+            ProfileView::Profile(profile) => Ok(vec![weft_wire::profile::to_api(profile)]),
         });
         Ok(Response::new(stream))
     }

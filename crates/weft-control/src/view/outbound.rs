@@ -29,13 +29,12 @@ use weft_model::{
     meta::Meta,
     outbound::{
         Backend, BackendKind, Distribution, Endpoint, EwmaConfig, HttpRoute, HttpRoutes, HttpRule,
-        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, RouteBackend, Timeouts,
+        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Refusal, RouteBackend, Timeouts,
     },
 };
 
 const DETECT: Duration = Duration::from_secs(10);
-const EWMA: EwmaConfig =
-    EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10) };
+const EWMA: EwmaConfig = EwmaConfig::DEFAULT;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutboundOf {
@@ -126,7 +125,7 @@ impl Parent<'_, '_> {
             meta: Arc::new(Meta::default_named("opaque")),
             hosts: Vec::new(),
             backends: first(self.backend()),
-            forbidden: false,
+            refuses: None,
         }
     }
 
@@ -267,8 +266,12 @@ fn first(backend: Backend) -> Distribution {
 /// A cluster address behaves as declared: other ports are refused.
 fn undefined_port() -> OutboundPolicy {
     let meta = Arc::new(Meta::default_named("undefined-port"));
-    let route =
-        OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends: Distribution::Empty, forbidden: true };
+    let route = OpaqueRoute {
+        meta: meta.clone(),
+        hosts: Vec::new(),
+        backends: Distribution::Empty,
+        refuses: Some(Refusal::Forbidden),
+    };
     OutboundPolicy { meta, protocol: OutboundProtocol::Opaque(OpaqueRoutes { routes: vec![route] }) }
 }
 
@@ -300,7 +303,7 @@ fn egress(addr: SocketAddr) -> OutboundPolicy {
             meta: meta.clone(),
             hosts: Vec::new(),
             backends: backends(),
-            forbidden: false,
+            refuses: None,
         }],
     };
     let protocol = OutboundProtocol::Detect { timeout: DETECT, http1: http(), http2: http(), opaque };

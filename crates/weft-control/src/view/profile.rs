@@ -129,6 +129,7 @@ fn of_service(reader: &Reader<'_>, config: &ControllerConfig, service: &Service,
         opaque: is_opaque_service(reader, config, service, port),
         endpoint: None,
         parent: Some(Arc::new(service_meta(service, port))),
+        ..Profile::default()
     }
 }
 

@@ -1,7 +1,10 @@
 //! Timeouts, retries and failure accrual, as annotations of Services and routes set them.
 
 use std::{collections::BTreeMap, time::Duration};
-use weft_model::outbound::{Backoff, FailureAccrual, RetryPolicy, Timeouts};
+use weft_model::{
+    outbound::{Backoff, FailureAccrual, RetryPolicy, Timeouts},
+    retry::{DEFAULT_BACKOFF, DEFAULT_REQUEST_BYTES, duration, grpc_codes, statuses},
+};
 
 const REQUEST: &str = "timeout.linkerd.io/request";
 const RESPONSE: &str = "timeout.linkerd.io/response";
@@ -14,25 +17,6 @@ const ACCRUAL: &str = "balancer.linkerd.io/failure-accrual";
 
 type Annotations = BTreeMap<String, String>;
 
-/// Linkerd's durations: a whole number and a unit, or a bare 0.
-fn duration(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let number: u64 = text[..digits].parse().ok()?;
-    let unit_ms = match &text[digits..] {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    number.checked_mul(unit_ms).map(Duration::from_millis)
-}
-
 /// `None` when no annotation sets any. Zero means no limit.
 pub fn timeouts(annotations: &Annotations) -> Option<Timeouts> {
     let any = [REQUEST, RESPONSE, IDLE].iter().any(|name| annotations.contains_key(*name));
@@ -42,48 +26,21 @@ pub fn timeouts(annotations: &Annotations) -> Option<Timeouts> {
 
 /// `None` when no annotation asks for retries.
 pub fn retry(annotations: &Annotations) -> Option<RetryPolicy> {
-    let list = |name: &str| -> Vec<String> {
-        let text = annotations.get(name).map(String::as_str).unwrap_or_default();
-        text.split(',').map(|c| c.trim().to_ascii_lowercase()).filter(|c| !c.is_empty()).collect()
-    };
-    let statuses: Vec<(u16, u16)> = list(RETRY_HTTP).iter().filter_map(|c| statuses(c)).collect();
-    let grpc_codes: Vec<u8> = list(RETRY_GRPC).iter().filter_map(|c| grpc_code(c)).collect();
+    // What can be read of a list counts.
+    let parts = |name: &str| annotations.get(name).map(String::as_str).unwrap_or_default().split(',');
+    let statuses: Vec<(u16, u16)> = parts(RETRY_HTTP).filter_map(statuses).flatten().collect();
+    let grpc_codes: Vec<u8> = parts(RETRY_GRPC).filter_map(grpc_codes).flatten().collect();
     if statuses.is_empty() && grpc_codes.is_empty() {
         return None;
     }
     Some(RetryPolicy {
         max_retries: annotations.get(RETRY_LIMIT).and_then(|t| t.trim().parse().ok()).unwrap_or(1),
-        max_request_bytes: 64 * 1024,
+        max_request_bytes: DEFAULT_REQUEST_BYTES,
         statuses,
         grpc_codes,
         per_try_timeout: annotations.get(RETRY_TIMEOUT).and_then(|t| duration(t)).filter(|d| !d.is_zero()),
-        backoff: Backoff { min: Duration::from_millis(25), max: Duration::from_millis(250), jitter: 1.0 },
-    })
-}
-
-fn statuses(text: &str) -> Option<(u16, u16)> {
-    let range = match text {
-        "5xx" => (500, 599),
-        "gateway-error" => (502, 504),
-        _ => match text.split_once('-') {
-            Some((low, high)) => (low.parse().ok()?, high.parse().ok()?),
-            None => {
-                let code = text.parse().ok()?;
-                (code, code)
-            }
-        },
-    };
-    ((100..600).contains(&range.0) && range.0 <= range.1 && range.1 < 600).then_some(range)
-}
-
-fn grpc_code(text: &str) -> Option<u8> {
-    Some(match text {
-        "cancelled" => 1,
-        "deadline-exceeded" => 4,
-        "resource-exhausted" => 8,
-        "internal" => 13,
-        "unavailable" => 14,
-        _ => return None,
+        backoff: DEFAULT_BACKOFF,
+        respects_retry_after: false,
     })
 }
 
@@ -96,8 +53,10 @@ pub fn accrual(annotations: &Annotations) -> Option<FailureAccrual> {
         get(suffix).and_then(|t| duration(t)).unwrap_or(Duration::from_secs(default))
     };
     let min = span("min-penalty", 1);
-    Some(FailureAccrual::Consecutive {
-        max_failures: get("max-failures").and_then(|t| t.trim().parse().ok()).unwrap_or(7),
+    Some(FailureAccrual {
+        max_consecutive: get("max-failures").and_then(|t| t.trim().parse().ok()).unwrap_or(7),
+        rate: None,
+        respects_retry_after: false,
         backoff: Backoff {
             min,
             max: span("max-penalty", 60).max(min),
@@ -143,14 +102,14 @@ mod tests {
     #[test]
     fn accrual_is_opt_in() {
         assert_eq!(accrual(&annotations(&[])), None);
-        let Some(FailureAccrual::Consecutive { max_failures, backoff }) = accrual(&annotations(&[
+        let Some(FailureAccrual { max_consecutive, backoff, .. }) = accrual(&annotations(&[
             (ACCRUAL, "consecutive"),
             (&format!("{ACCRUAL}-consecutive-max-failures"), "3"),
         ])) else {
             panic!("accrual");
         };
         assert_eq!(
-            (max_failures, backoff.min, backoff.max),
+            (max_consecutive, backoff.min, backoff.max),
             (3, Duration::from_secs(1), Duration::from_secs(60))
         );
     }

@@ -41,7 +41,7 @@ use weft_model::{
     inbound::{Protocol, ServerPolicy},
     outbound::{
         BackendKind, Distribution, Endpoint, Endpoints, HttpRoutes, OutboundPolicy, OutboundProtocol,
-        Profile, ProtocolHint,
+        Profile, ProtocolHint, Refusal,
     },
 };
 
@@ -276,7 +276,9 @@ fn undeclared_ports_lead_nowhere() {
     assert!(world.endpoints("store", 9999).is_empty());
     let policy = world.outbound("10.78.0.2:9999", "shop").unwrap();
     assert_eq!(policy.meta.name(), "undefined-port");
-    assert!(matches!(&policy.protocol, OutboundProtocol::Opaque(o) if o.routes[0].forbidden));
+    assert!(
+        matches!(&policy.protocol, OutboundProtocol::Opaque(o) if o.routes[0].refuses == Some(Refusal::Forbidden))
+    );
     assert_eq!(*world.profile("10.78.0.2:9999"), Profile::default());
     // Headless Services name pods, which serve what they serve.
     let mut headless = service("store", "None");

@@ -110,7 +110,7 @@ pub(super) async fn watch(
                 if told.is_answer() {
                     age.renewed();
                 }
-                let read = |message| weft_wire::destination::profile_from_api(message);
+                let read = |message| weft_wire::profile::from_api(message);
                 take(&mut profile, told, read, |_| true);
             }
             told = policies.next() => {

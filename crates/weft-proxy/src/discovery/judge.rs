@@ -132,7 +132,7 @@ pub(crate) fn forward(name: &str, endpoint: Arc<Endpoint>) -> OutboundPolicy {
         accrual: None,
     };
     let opaque = OpaqueRoutes {
-        routes: vec![OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends, forbidden: false }],
+        routes: vec![OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends, refuses: None }],
     };
     OutboundPolicy {
         meta,

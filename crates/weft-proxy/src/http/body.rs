@@ -6,7 +6,7 @@ use crate::{
         route::{Exchange, RequestBody},
         series::HttpSeries,
     },
-    outbound::endpoint::Load,
+    outbound::load::Load,
 };
 use bytes::Bytes;
 use http::HeaderMap;
@@ -149,7 +149,7 @@ impl Watch {
             exchange.end(self.status, grpc);
         }
         if let Some(load) = &self.load {
-            load.classified(success);
+            load.classified(success, self.status, grpc);
         }
         if let Some(lease) = self.lease {
             lease.end(clean);

@@ -1,9 +1,9 @@
 //! What a route does to a message besides forwarding it.
 
 use super::{body::Body, headers};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use weft_fault::{Code, Fault, Phase};
-use weft_model::http::{Filter, HeaderChange, HttpMatch, PathChange, PathMatch, Redirect};
+use weft_model::http::{Filter, HeaderChange, HttpMatch, PathChange, PathMatch, Redirect, Rewrite};
 
 /// What the filters decided about a request.
 pub(crate) enum Outcome {
@@ -32,6 +32,15 @@ pub(crate) fn request<B>(filters: &[Filter], request: &mut Request<B>, matches: 
                     return Outcome::Answer(Box::new(injected(*status, message)));
                 }
             }
+            Filter::RewriteUrl(rewrite) => {
+                let prefix = prefix_of(matches, request.uri().path()).map(str::to_owned);
+                if rewrite_url(rewrite, request, prefix.as_deref()).is_none() {
+                    let fault = Fault::new(Code::FilterUnknown).in_phase(Phase::Route);
+                    return Outcome::Refuse(fault.fact("rewrite", "makes no valid URL"));
+                }
+            }
+            // Copies are made where the body is.
+            Filter::Mirror(_) => {}
             Filter::Unknown => {
                 return Outcome::Refuse(Fault::new(Code::FilterUnknown).in_phase(Phase::Route));
             }
@@ -104,16 +113,7 @@ fn redirected<B>(redirect: &Redirect, request: &Request<B>, prefix: Option<&str>
         None => authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok()),
     };
     let port = port.filter(|port| Some(*port) != default_port);
-    let path = request.uri().path();
-    let path = match &redirect.path {
-        None => path.to_owned(),
-        Some(PathChange::Full(full)) => full.clone(),
-        Some(PathChange::Prefix(new)) => {
-            let rest = path.strip_prefix(prefix?.trim_end_matches('/'))?.trim_start_matches('/');
-            let new = new.trim_end_matches('/');
-            if rest.is_empty() && !new.is_empty() { new.to_owned() } else { format!("{new}/{rest}") }
-        }
-    };
+    let path = changed_path(redirect.path.as_ref(), request.uri().path(), prefix)?;
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let port = port.map_or(String::new(), |port| format!(":{port}"));
     let location = HeaderValue::try_from(format!("{scheme}://{host}{port}{path}{query}")).ok()?;
@@ -124,9 +124,57 @@ fn redirected<B>(redirect: &Redirect, request: &Request<B>, prefix: Option<&str>
     Some(response)
 }
 
+fn changed_path(change: Option<&PathChange>, path: &str, prefix: Option<&str>) -> Option<String> {
+    Some(match change {
+        None => path.to_owned(),
+        Some(PathChange::Full(full)) => full.clone(),
+        Some(PathChange::Prefix(new)) => {
+            let rest = path.strip_prefix(prefix?.trim_end_matches('/'))?.trim_start_matches('/');
+            let new = new.trim_end_matches('/');
+            if rest.is_empty() && !new.is_empty() { new.to_owned() } else { format!("{new}/{rest}") }
+        }
+    })
+}
+
+/// Asks the backend for another URL. The request keeps its form: a target without an authority stays so.
+fn rewrite_url<B>(rewrite: &Rewrite, request: &mut Request<B>, prefix: Option<&str>) -> Option<()> {
+    let mut parts = request.uri().clone().into_parts();
+    if rewrite.path.is_some() {
+        let path = changed_path(rewrite.path.as_ref(), request.uri().path(), prefix)?;
+        let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
+        parts.path_and_query = Some(format!("{path}{query}").parse().ok()?);
+    }
+    if let Some(host) = &rewrite.host {
+        if parts.authority.is_some() {
+            parts.authority = Some(host.parse().ok()?);
+        }
+        if parts.authority.is_none() || request.headers().contains_key(header::HOST) {
+            request.headers_mut().insert(header::HOST, HeaderValue::try_from(host).ok()?);
+        }
+    }
+    *request.uri_mut() = Uri::from_parts(parts).ok()?;
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn urls_are_rewritten_in_the_form_they_have() {
+        let to = |rewrite: &Rewrite, target: &str| {
+            let mut request = Request::get(target).header("host", "web").body(()).unwrap();
+            rewrite_url(rewrite, &mut request, Some("/a")).unwrap();
+            format!("{} {}", request.uri(), request.headers()["host"].to_str().unwrap())
+        };
+        let path = Rewrite { host: None, path: Some(PathChange::Prefix("/v2".into())) };
+        assert_eq!(to(&path, "/a/b?q=1"), "/v2/b?q=1 web");
+        let both = Rewrite { host: Some("other:80".into()), path: Some(PathChange::Full("/x".into())) };
+        assert_eq!(to(&both, "/a/b?q=1"), "/x?q=1 other:80");
+        assert_eq!(to(&both, "http://web/a"), "http://other:80/x other:80");
+        let mut request = Request::get("/b").body(()).unwrap();
+        assert_eq!(rewrite_url(&path, &mut request, None), None, "no prefix to replace");
+    }
 
     fn location(redirect: Redirect, prefix: Option<&str>) -> String {
         let request = Request::get("/a/b?q=1").header("host", "Web:8080").body(()).unwrap();

@@ -19,7 +19,7 @@ use std::{
 };
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
-    balance::pick_two,
+    balance::{Weights, pick_two},
     identity::Unknown,
     meta::Meta,
     outbound::{ConnectionKey, Endpoints, EwmaConfig},
@@ -36,6 +36,8 @@ pub(crate) struct Balancer {
     /// The state that `members` were made of.
     seen: RefCell<Option<Arc<EndpointsState>>>,
     members: RefCell<Vec<Rc<Member>>>,
+    /// `None`: all have the same.
+    weights: RefCell<Option<Weights>>,
     pub(crate) used: Cell<Instant>,
     /// Its families, once for each service that it serves; mostly one.
     counted: RefCell<Vec<Counted>>,
@@ -54,6 +56,7 @@ impl Balancer {
             state: Latest::new(worker.mesh.discovery.endpoints(path)),
             seen: RefCell::default(),
             members: RefCell::default(),
+            weights: RefCell::default(),
             used: Cell::new(Instant::now()),
             counted: RefCell::default(),
         })
@@ -104,6 +107,7 @@ impl Balancer {
         for counted in &*self.counted.borrow() {
             counted.series.updated(first, added, old.len());
         }
+        *self.weights.borrow_mut() = Weights::new(endpoints.iter().map(|endpoint| endpoint.weight));
         *self.members.borrow_mut() = members;
         self.count_endpoints();
         *self.seen.borrow_mut() = Some(state.clone());
@@ -200,6 +204,10 @@ impl Balancer {
         let now = Instant::now();
         let untried = |member: &Rc<Member>| !tried.iter().any(|t| Rc::ptr_eq(t, member));
         let now_us = worker.now_us();
+        if let Some(weights) = &*self.weights.borrow() {
+            return weighted(&members, weights, &untried, now, now_us)
+                .or_else(|| last_resort(&members, &untried, now));
+        }
         // The ordinary case, without an allocation: two random endpoints, both up.
         if tried.is_empty()
             && let Some(at) = pick_two(members.len(), below, |at| members[at].cost(now_us))
@@ -211,9 +219,7 @@ impl Balancer {
         if let Some(at) = pick_two(up.len(), below, |at| up[at].cost(now_us)) {
             return Some(up[at].clone());
         }
-        // Nothing is up: the one that was tried longest ago.
-        let oldest = |m: &&Rc<Member>| m.down().map(|down| down.tried);
-        members.iter().filter(|m| untried(m) && m.is_last_resort(now)).min_by_key(oldest).cloned()
+        last_resort(&members, &untried, now)
     }
 
     /// Why there is no endpoint, with counts and ages.
@@ -284,6 +290,38 @@ impl Balancer {
             None => fault,
         }
     }
+}
+
+/// By weight, among those that are up. Who weighs nothing gets nothing, unless nobody else is up.
+fn weighted(
+    members: &[Rc<Member>],
+    weights: &Weights,
+    untried: &dyn Fn(&Rc<Member>) -> bool,
+    now: Instant,
+    now_us: u64,
+) -> Option<Rc<Member>> {
+    let draw = |bound| rand::random_range(0..bound);
+    let at = weights.pick_two(draw, |at| members[at].cost(now_us));
+    if let Some(member) = members.get(at).filter(|m| untried(m) && m.is_up(now)) {
+        return Some(member.clone());
+    }
+    let up: Vec<_> = members.iter().filter(|m| untried(m) && m.is_up(now)).collect();
+    let cost = |at: usize| up[at].cost(now_us);
+    let at = match Weights::new(up.iter().map(|m| m.endpoint().weight)) {
+        Some(weights) => Some(weights.pick_two(draw, cost)),
+        None => pick_two(up.len(), below, cost),
+    };
+    up.get(at?).map(|member| Rc::clone(member))
+}
+
+/// Nothing is up: the one that was tried longest ago.
+fn last_resort(
+    members: &[Rc<Member>],
+    untried: &dyn Fn(&Rc<Member>) -> bool,
+    now: Instant,
+) -> Option<Rc<Member>> {
+    let oldest = |m: &&Rc<Member>| m.down().map(|down| down.tried);
+    members.iter().filter(|m| untried(m) && m.is_last_resort(now)).min_by_key(oldest).cloned()
 }
 
 fn below(bound: usize) -> usize {

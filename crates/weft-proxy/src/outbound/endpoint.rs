@@ -1,6 +1,9 @@
 //! One endpoint as a worker knows it: its connections, its load, its failures.
 
-use super::Worker;
+use super::{
+    Worker,
+    load::{Load, Standing},
+};
 use crate::{
     connect::{Role, Target, Tls},
     http::pool::Pool,
@@ -16,9 +19,8 @@ use std::{
 };
 use weft_fault::{Code, Fault, FaultRecord};
 use weft_model::{
-    balance::PeakEwma,
     identity::{NoTls, PeerIdentity, Unknown},
-    outbound::{Backoff, Endpoint, EwmaConfig, FailureAccrual, ProtocolHint},
+    outbound::{Endpoint, EwmaConfig, FailureAccrual, ProtocolHint},
 };
 use weft_net::socket;
 
@@ -29,14 +31,12 @@ pub(crate) struct Member {
     pub(crate) pool: Result<Rc<Pool>, Unknown>,
     pub(crate) series: RefCell<Arc<HttpSeries>>,
     pub(crate) meshed: bool,
-    load: Cell<PeakEwma>,
-    pending: Cell<usize>,
+    pub(super) standing: Standing,
     /// When the last proof of its identity was passed on, by the worker's clock.
     proof_told_us: Cell<Option<u64>>,
     /// A request that it refuses in plaintext waits for its identity to become known.
     pub(crate) waits: Cell<bool>,
     down: RefCell<Option<Down>>,
-    breaker: Breaker,
 }
 
 /// Connecting failed, and how often in a row.
@@ -52,8 +52,6 @@ pub(crate) struct Down {
 /// Where no endpoint is up, one that failed is tried again after this long, whatever its backoff: the first to come back
 /// is found at once.
 pub(crate) const LAST_RESORT: Duration = Duration::from_millis(100);
-
-const STEP: f64 = 1.25;
 
 /// A proof of identity is worth so little so soon after the last one that it is not passed on.
 const PROOF_EVERY_US: u64 = 30_000_000;
@@ -82,12 +80,10 @@ impl Member {
             pool,
             series: RefCell::new(series),
             meshed,
-            load: Cell::new(PeakEwma::new(ewma, worker.now_us())),
-            pending: Cell::new(0),
+            standing: Standing::new(worker, ewma),
             proof_told_us: Cell::new(None),
             waits: Cell::new(true),
             down: RefCell::default(),
-            breaker: Breaker::default(),
         })
     }
 
@@ -133,28 +129,26 @@ impl Member {
         self.meshed && self.endpoint.borrow().hint == ProtocolHint::H2
     }
 
-    /// The cost in steps of a quarter: smaller differences are noise, and must not send everything to one of two equals.
     pub(crate) fn cost(&self, now_us: u64) -> f64 {
-        let cost = weft_model::balance::cost(self.load.get().estimate_us(now_us), self.pending.get());
-        (cost.max(1.0).ln() / STEP.ln()).floor()
+        self.standing.cost(now_us)
     }
 
     pub(crate) fn is_up(&self, now: Instant) -> bool {
         self.pool.is_ok()
             && self.down.borrow().as_ref().is_none_or(|down| now >= down.until)
-            && self.breaker.admits(now)
+            && self.standing.admits(now)
     }
 
     /// May it be tried although it is down, because nothing else is up?
     pub(crate) fn is_last_resort(&self, now: Instant) -> bool {
         self.pool.is_ok()
-            && self.breaker.admits(now)
+            && self.standing.admits(now)
             && self.down.borrow().as_ref().is_some_and(|d| now.duration_since(d.tried) >= LAST_RESORT)
     }
 
     /// Since when the application behind it is not asked because it failed, if so.
     pub(crate) fn shut(&self) -> Option<Instant> {
-        self.breaker.shut.get().map(|shut| shut.since)
+        self.standing.shut()
     }
 
     pub(crate) fn down(&self) -> Option<Down> {
@@ -192,99 +186,7 @@ impl Member {
 
     /// Counts a request or connection as under way.
     pub(crate) fn load(self: &Rc<Self>, accrual: Option<&FailureAccrual>) -> Load {
-        self.pending.set(self.pending.get() + 1);
-        let accrual =
-            accrual.map(|FailureAccrual::Consecutive { max_failures, backoff }| (*max_failures, *backoff));
-        let begun = Instant::now();
-        Load { member: self.clone(), begun, accrual, probes: self.breaker.begin(begun) }
-    }
-}
-
-/// A request under way at an endpoint.
-pub(crate) struct Load {
-    member: Rc<Member>,
-    begun: Instant,
-    accrual: Option<(u32, Backoff)>,
-    /// It is the one request that may find out whether the application is well again.
-    probes: bool,
-}
-
-impl Load {
-    /// The response has begun. `fresh`: on a connection made for it, whose making says nothing about the next request.
-    pub(crate) fn answered(&self, worker: &Worker, fresh: bool) {
-        if !fresh {
-            let mut load = self.member.load.get();
-            load.observe(self.begun.elapsed(), worker.now_us());
-            self.member.load.set(load);
-        }
-        self.member.works(worker);
-    }
-
-    /// The response is over, and was a success or the application's failure.
-    pub(crate) fn classified(&self, success: bool) {
-        if let Some((max_failures, backoff)) = self.accrual {
-            self.member.breaker.observe(success, max_failures, backoff);
-        }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        if self.probes {
-            self.member.breaker.probing.set(false);
-        }
-        self.member.pending.set(self.member.pending.get().saturating_sub(1));
-    }
-}
-
-/// Leaves an endpoint out after so many failures in a row; then one request at a time finds out whether it is well.
-#[derive(Default)]
-struct Breaker {
-    failures: Cell<u32>,
-    shut: Cell<Option<Shut>>,
-    probing: Cell<bool>,
-}
-
-#[derive(Clone, Copy)]
-struct Shut {
-    since: Instant,
-    until: Instant,
-    pause: Duration,
-}
-
-impl Breaker {
-    fn admits(&self, now: Instant) -> bool {
-        self.shut.get().is_none_or(|shut| now >= shut.until && !self.probing.get())
-    }
-
-    /// A request goes there; says whether it is the probe.
-    fn begin(&self, now: Instant) -> bool {
-        let probes = self.shut.get().is_some_and(|shut| now >= shut.until) && !self.probing.get();
-        if probes {
-            self.probing.set(true);
-        }
-        probes
-    }
-
-    fn observe(&self, success: bool, max_failures: u32, backoff: Backoff) {
-        if success {
-            self.failures.set(0);
-            self.shut.set(None);
-            return;
-        }
-        self.failures.set(self.failures.get().saturating_add(1));
-        if self.failures.get() < max_failures {
-            return;
-        }
-        let now = Instant::now();
-        let (since, pause) = match self.shut.get() {
-            // Requests that were under way when it shut tell nothing new.
-            Some(shut) if now < shut.until => return,
-            Some(shut) => (shut.since, (shut.pause * 2).min(backoff.max)),
-            None => (now, backoff.min),
-        };
-        let jitter = pause.mul_f32(backoff.jitter.clamp(0.0, 1.0) * rand::random::<f32>());
-        self.shut.set(Some(Shut { since, until: now + pause + jitter, pause }));
+        Load::new(self, accrual)
     }
 }
 

@@ -1,9 +1,6 @@
 //! Outbound HTTP: every request is routed, balanced and retried on its own.
 
-use super::{
-    Connection,
-    endpoint::{Load, Member},
-};
+use super::{Connection, endpoint::Member, load::Load};
 use crate::{
     deadline::{Late, within},
     detect::Protocol,
@@ -432,7 +429,8 @@ impl Requests {
             let again = again.then(|| pool::copy_of(&request));
             let fault = match self.send_to(&member, request, kind, first).await? {
                 Ok(Answered { response, lease, made }) => {
-                    load.answered(&connection.worker, made.is_some());
+                    let (status, head) = (response.status(), response.headers());
+                    load.answered(&connection.worker, made.is_some(), status, head);
                     if let (true, Ok(pool)) = (first && self.reaches(&member), &member.pool) {
                         pool.tell(&connection.story, made);
                     }

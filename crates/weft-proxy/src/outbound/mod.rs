@@ -3,6 +3,7 @@
 pub(crate) mod balance;
 pub(crate) mod endpoint;
 mod http;
+pub(crate) mod load;
 mod opaque;
 
 use crate::{
@@ -84,8 +85,7 @@ impl Connection {
 const HINT_WAIT: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(1);
 /// For fixed endpoints, where nothing is chosen.
-const ANY_EWMA: EwmaConfig =
-    EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10) };
+const ANY_EWMA: EwmaConfig = EwmaConfig::DEFAULT;
 
 /// Serves a listener on this worker until the drain is over. Must run in a local runtime: connections stay on it.
 pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {

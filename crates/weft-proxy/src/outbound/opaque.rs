@@ -16,7 +16,7 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     http::HostMatch,
     identity::PeerIdentity,
-    outbound::{BackendKind, Distribution, OpaqueRoute, OutboundProtocol, RouteBackend},
+    outbound::{BackendKind, Distribution, OpaqueRoute, OutboundProtocol, Refusal, RouteBackend},
 };
 use weft_net::copy::{self, CopyError, Side};
 
@@ -65,9 +65,13 @@ async fn take(
     route: &OpaqueRoute,
     balanced: Balanced,
 ) -> Result<(), Fault> {
-    if route.forbidden {
-        let fault = Fault::new(Code::EgressDenied).in_phase(Phase::Route).about(connection.dst);
-        return Err(fault.fact("route", &route.meta));
+    if let Some(refusal) = &route.refuses {
+        let fault = |code| Fault::new(code).in_phase(Phase::Route).about(connection.dst);
+        return Err(match refusal {
+            Refusal::Forbidden => fault(Code::EgressDenied),
+            Refusal::Invalid(why) => fault(Code::BackendInvalid).fact("reason", why),
+        }
+        .fact("route", &route.meta));
     }
     let backend = connection.choose(&route.backends).map_err(|fault| fault.fact("route", &route.meta))?;
     connection.story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));

@@ -168,8 +168,7 @@ pub(crate) fn only(id: &Identity) -> Authn {
 }
 
 pub(crate) fn balance(path: &str) -> BackendKind {
-    let ewma = EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10) };
-    BackendKind::Balance { path: path.into(), ewma }
+    BackendKind::Balance { path: path.into(), ewma: EwmaConfig::DEFAULT }
 }
 
 pub(crate) fn backend(kind: BackendKind) -> RouteBackend {
@@ -198,7 +197,7 @@ pub(crate) fn opaque(kind: BackendKind) -> OpaqueRoutes {
             meta: meta("route"),
             hosts: Vec::new(),
             backends: Distribution::FirstAvailable(vec![backend(kind)]),
-            forbidden: false,
+            refuses: None,
         }],
     }
 }

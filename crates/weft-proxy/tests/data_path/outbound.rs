@@ -18,7 +18,7 @@ use weft_model::{
     identity::{PeerIdentity, Unknown},
     outbound::{
         BackendKind, Backoff, Distribution, Endpoint, Endpoints, FailureAccrual, HttpRoute, HttpRoutes,
-        OutboundProtocol, ProtocolHint, RetryPolicy, Timeouts,
+        OutboundProtocol, ProtocolHint, Refusal, RetryPolicy, Timeouts,
     },
 };
 use weft_proxy::discovery::Lookup;
@@ -470,7 +470,7 @@ async fn opaque_bytes_take_one_endpoint_and_declared_opacity_wins_over_http() {
     assert!(one.last().headers.contains_key("keep-alive"));
     // A route that forbids closes and says so.
     let mut forbidden = opaque(BackendKind::Forward(plain(one.addr)));
-    forbidden.routes[0].forbidden = true;
+    forbidden.routes[0].refuses = Some(Refusal::Forbidden);
     proxy.told.destination(destination(dst(), OutboundProtocol::Opaque(forbidden), false));
     let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
     io.write_all(b"x").await.unwrap();
@@ -501,7 +501,8 @@ async fn a_breaker_shuts_after_failures_in_a_row() {
     proxy.told.endpoints(PATH, known(&[plain(one.addr)]));
     let backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_secs(60), jitter: 0.0 };
     let mut all = routes(rule(balance(PATH)));
-    all.accrual = Some(FailureAccrual::Consecutive { max_failures: 3, backoff });
+    all.accrual =
+        Some(FailureAccrual { max_consecutive: 3, rate: None, backoff, respects_retry_after: false });
     proxy.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));
     let get = async |path: &str| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: s\r\n\r\n");
@@ -529,6 +530,7 @@ async fn a_route_may_want_failures_tried_again() {
         grpc_codes: Vec::new(),
         per_try_timeout: None,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1), jitter: 0.0 },
+        respects_retry_after: false,
     });
     proxy.told.destination(destination(dst(), OutboundProtocol::Http1(routes(retried)), false));
     assert!(ask(&proxy).await.0.starts_with("HTTP/1.1 503"), "in the end the answer is passed on");

@@ -165,7 +165,7 @@ impl Destination for Fixed {
             opaque: self.opaque,
             ..Profile::default()
         };
-        Ok(once(vec![destination::profile_to_api(&profile)]))
+        Ok(once(vec![weft_wire::profile::to_api(&profile)]))
     }
 }
 
@@ -208,10 +208,7 @@ impl Fixed {
             return Err(Status::not_found("one service only"));
         }
         let meta = Arc::new(Meta::default_named("bench"));
-        let balance = BackendKind::Balance {
-            path: self.path.clone(),
-            ewma: EwmaConfig { default_rtt: Duration::from_millis(30), decay: Duration::from_secs(10) },
-        };
+        let balance = BackendKind::Balance { path: self.path.clone(), ewma: EwmaConfig::DEFAULT };
         let backend =
             RouteBackend { backend: Backend { meta: meta.clone(), kind: balance }, filters: Vec::new() };
         let backends = Distribution::FirstAvailable(vec![backend]);
@@ -227,7 +224,7 @@ impl Fixed {
             routes: vec![HttpRoute { meta: meta.clone(), hosts: Vec::new(), rules: vec![rule] }],
             accrual: None,
         };
-        let route = OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends, forbidden: false };
+        let route = OpaqueRoute { meta: meta.clone(), hosts: Vec::new(), backends, refuses: None };
         let opaque = OpaqueRoutes { routes: vec![route] };
         let protocol = if self.opaque {
             OutboundProtocol::Opaque(opaque)

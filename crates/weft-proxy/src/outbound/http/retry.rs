@@ -38,7 +38,8 @@ impl Requests {
             }
             if let Ok(answer) = &result {
                 // The answer is thrown away; what it says of the endpoint is not.
-                answer.load.classified(false);
+                let grpc = grpc_status(answer.response.headers());
+                answer.load.classified(false, answer.response.status().as_u16(), grpc);
             }
             drop(result);
             let jitter = pause.mul_f32(policy.backoff.jitter.clamp(0.0, 1.0) * rand::random::<f32>());
