@@ -3,16 +3,15 @@
 //! Lines go through a bounded queue to a thread of their own. When whoever reads stdout stops reading, lines are dropped
 //! and counted; nothing else notices.
 
+mod line;
+mod stream;
+mod targets;
+
 use crate::config::{LogFormat, LogSettings};
-use std::{fmt, sync::OnceLock, time::Instant};
-use tracing::{Event, Subscriber};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use std::{sync::OnceLock, time::Instant};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
-    EnvFilter, Registry,
-    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
-    layer::SubscriberExt,
-    registry::LookupSpan,
-    reload,
+    EnvFilter, Layer, Registry, filter::LevelFilter, fmt::MakeWriter, layer::SubscriberExt, reload,
 };
 
 /// Lines that wait to be written.
@@ -23,6 +22,7 @@ pub struct Log {
     filter: reload::Handle<EnvFilter, Registry>,
     level: parking_lot::Mutex<String>,
     dropped: ErrorCounter,
+    places: stream::Places,
     /// Writes what waits when it is dropped, for a second at most.
     _guard: WorkerGuard,
 }
@@ -32,44 +32,42 @@ impl Log {
     pub fn start(settings: &LogSettings) -> Result<Log, String> {
         let (writer, guard) =
             NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES).finish(std::io::stdout());
+        let (log, layers) = Log::new(settings, writer, guard)?;
+        tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layers))
+            .map_err(|e| e.to_string())?;
+        Ok(log)
+    }
+
+    #[expect(clippy::type_complexity, reason = "what a registry takes")]
+    fn new(
+        settings: &LogSettings,
+        writer: NonBlocking,
+        guard: WorkerGuard,
+    ) -> Result<(Log, Vec<Box<dyn Layer<Registry> + Send + Sync>>), String> {
         let dropped = writer.error_counter();
         let (filter, handle) = reload::Layer::new(filter(&settings.filter)?);
-        let registry = tracing_subscriber::registry().with(filter);
-        let set = match settings.format {
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+        let (mut layers, places) = stream::layers();
+        layers.push(match settings.format {
             LogFormat::Plain => {
-                let layer = tracing_subscriber::fmt::layer()
-                    .with_ansi(false)
-                    .event_format(Plain { started: Instant::now() })
-                    .with_writer(writer);
-                tracing::subscriber::set_global_default(registry.with(layer))
+                let plain = line::Plain { started: Instant::now() };
+                Box::new(layer.event_format(plain).with_filter(filter))
             }
-            LogFormat::Json => {
-                let layer = tracing_subscriber::fmt::layer().json().with_thread_ids(true).with_writer(writer);
-                tracing::subscriber::set_global_default(registry.with(layer))
-            }
-        };
-        set.map_err(|e| e.to_string())?;
-        Ok(Log {
-            filter: handle,
-            level: parking_lot::Mutex::new(settings.filter.clone()),
-            dropped,
-            _guard: guard,
-        })
+            LogFormat::Json => Box::new(layer.event_format(line::Json).with_filter(filter)),
+        });
+        let level = parking_lot::Mutex::new(settings.filter.clone());
+        Ok((Log { filter: handle, level, dropped, places, _guard: guard }, layers))
     }
 
     /// A log that nobody writes to, for tests of what changes it.
     #[cfg(test)]
     pub(crate) fn detached(settings: &str) -> Log {
         let (writer, guard) = NonBlockingBuilder::default().finish(std::io::sink());
-        let (layer, handle) = reload::Layer::new(filter(settings).expect("the test's own filter"));
-        // The handle works for as long as its layer lives.
-        std::mem::forget(layer);
-        Log {
-            filter: handle,
-            level: parking_lot::Mutex::new(settings.to_string()),
-            dropped: writer.error_counter(),
-            _guard: guard,
-        }
+        let settings = LogSettings { filter: settings.to_owned(), format: LogFormat::Plain };
+        let (log, layers) = Log::new(&settings, writer, guard).expect("the test's own filter");
+        // The handles work for as long as their layers live.
+        std::mem::forget(layers);
+        log
     }
 
     /// Lines that found the queue full.
@@ -87,52 +85,19 @@ impl Log {
         *self.level.lock() = text.to_string();
         Ok(())
     }
+
+    /// Lines as JSON, by a filter of their own. `Ok(None)`: too many read already.
+    pub fn read(&self, text: &str) -> Result<Option<stream::Lines>, String> {
+        Ok(self.places.read(filter(text)?))
+    }
 }
 
-/// Reads Linkerd's filter. What it says about `linkerd` holds for weft, whose code stands in those targets' stead.
+/// Reads Linkerd's filter. What it says about Linkerd's code holds for weft's, which stands in its stead.
 fn filter(text: &str) -> Result<EnvFilter, String> {
-    let mut directives: Vec<String> = Vec::new();
-    for directive in text.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
-        directives.push(directive.to_string());
-        if let Some((target, level)) = directive.split_once('=')
-            && target.starts_with("linkerd")
-        {
-            directives.push(format!("weft={level}"));
-        }
-    }
-    EnvFilter::try_new(directives.join(",")).map_err(|e| format!("{text:?}: {e}"))
-}
-
-/// `[    12.345s] LEVEL ThreadId(1) target: message key=value`
-struct Plain {
-    started: Instant,
-}
-
-impl<S, N> FormatEvent<S, N> for Plain
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        ctx: &FmtContext<'_, S, N>,
-        mut line: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let up = self.started.elapsed();
-        let meta = event.metadata();
-        write!(
-            line,
-            "[{:>6}.{:03}s] {:>5} {:?} {}: ",
-            up.as_secs(),
-            up.subsec_millis(),
-            meta.level(),
-            std::thread::current().id(),
-            meta.target()
-        )?;
-        ctx.format_fields(line.by_ref(), event)?;
-        writeln!(line)
-    }
+    EnvFilter::builder()
+        .with_default_directive(LevelFilter::WARN.into())
+        .parse(targets::with_stand_ins(text))
+        .map_err(|e| format!("{text:?}: {e}"))
 }
 
 /// For tests: logs to wherever cargo captures, once per process.
@@ -184,8 +149,8 @@ mod tests {
 
     #[test]
     fn linkerds_filters_hold_for_weft() {
-        let shown = filter("warn,linkerd=info,linkerd_proxy_http=error,hickory=error").unwrap().to_string();
-        assert!(shown.contains("weft=error"), "the last one wins: {shown}");
+        let shown = filter("warn,linkerd=info,hickory=error").unwrap().to_string();
+        assert!(shown.contains("weft=info"), "{shown}");
         assert!(filter("off").is_ok());
         assert!(filter("=nonsense=,[").is_err());
     }

@@ -4,11 +4,12 @@ use crate::{
     deadline::Late,
     detect::Protocol,
     metrics::{Count, Metrics, balancer::Detected, labels::Labels},
-    record::Story,
+    record::{Recorder, Story},
 };
 use std::{
     cell::RefCell,
     collections::HashMap,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 use weft_fault::{Code, Fault, Phase};
@@ -26,11 +27,9 @@ pub(crate) fn connection_failed(
         Direction::Inbound => Count::InboundTcpErrors,
         Direction::Outbound => Count::OutboundTcpErrors,
     };
-    metrics
-        .counter(family, &Labels::new().with("error", kind(fault.code())).with("code", fault.code().id()))
-        .add(1);
+    metrics.counter(family, &error_labels(story, direction, fault)).add(1);
     story.fault(fault);
-    log(direction, who, "connection failed", fault);
+    log(story, direction, who, What::Connection, fault);
 }
 
 /// Protocol detection came to an end.
@@ -53,10 +52,10 @@ pub(crate) fn detected(
 }
 
 /// A client that closed without a byte: a probe or a port scanner, and nobody's failure. Says how the connection ended.
-pub(crate) fn silent(metrics: &Metrics, direction: Direction, client: std::net::SocketAddr) -> &'static str {
+pub(crate) fn silent(metrics: &Metrics, story: &Story, direction: Direction) -> &'static str {
     let labels = Labels::new().with("direction", direction.as_str());
     metrics.counter(Count::SilentConnections, &labels).add(1);
-    tracing::debug!(direction = direction.as_str(), %client, "the client closed without sending a byte");
+    tracing::debug!(spans = story.spans(), sz = 0, "Peeked bytes from TCP stream");
     "the client closed without sending a byte"
 }
 
@@ -72,17 +71,15 @@ pub(crate) fn request_failed(
         Direction::Inbound => Count::InboundHttpErrors,
         Direction::Outbound => Count::OutboundHttpErrors,
     };
-    metrics
-        .counter(family, &Labels::new().with("error", kind(fault.code())).with("code", fault.code().id()))
-        .add(1);
+    metrics.counter(family, &error_labels(story, direction, fault)).add(1);
     story.fault(fault);
-    log(direction, who, "request failed", fault);
+    log(story, direction, who, What::Request, fault);
 }
 
 /// The two ends, for the log.
 #[derive(Clone, Copy)]
 pub(crate) struct Who<'a> {
-    pub(crate) client: std::net::SocketAddr,
+    pub(crate) client: SocketAddr,
     pub(crate) target: &'a dyn std::fmt::Display,
 }
 
@@ -101,16 +98,95 @@ thread_local! {
     static WRITTEN: RefCell<HashMap<(Code, Direction, String), Written>> = RefCell::default();
 }
 
-fn log(direction: Direction, who: Who<'_>, what: &'static str, fault: &Fault) {
-    let (client, target) = (who.client, who.target.to_string());
+/// What failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Connection,
+    Request,
+}
+
+/// Writes a failure under the text by which people search for it, with its code, its cause and what is known of the
+/// connection.
+fn log(story: &Story, direction: Direction, who: Who<'_>, what: What, fault: &Fault) {
+    let target = who.target.to_string();
     let Some(repeated) = may_write((fault.code(), direction, target.clone())) else { return };
-    let direction = direction.as_str();
+    let (spans, text, code) = (story.spans(), text(direction, what, fault.code()), fault.code().id());
+    let client = who.client;
     // Shutdowns are everyday; the rest is worth a line at the default level.
     match fault.code() {
         Code::Draining | Code::FailureInjected => {
-            tracing::info!(direction, %client, %target, repeated, error = ?fault, "{what}");
+            tracing::info!(spans, %client, %target, repeated, %code, error = ?fault, "{text}");
         }
-        _ => tracing::warn!(direction, %client, %target, repeated, error = ?fault, "{what}"),
+        _ if denies(fault.code()) => {
+            let tls = story.client_tls();
+            tracing::warn!(spans, client.tls = %tls, client.ip = %client.ip(), %target, repeated, %code, error = ?fault, "{text}");
+        }
+        _ => tracing::warn!(spans, %client, %target, repeated, %code, error = ?fault, "{text}"),
+    }
+}
+
+/// Did a policy of this workload forbid it?
+fn denies(code: Code) -> bool {
+    matches!(
+        code,
+        Code::NoRuleAllows
+            | Code::PlaintextRefused
+            | Code::DefaultDenied
+            | Code::PermitWithdrawn
+            | Code::TcpNotHttpRoute
+            | Code::EgressDenied
+    )
+}
+
+/// Linkerd's text for what happened, where it has one.
+fn text(direction: Direction, what: What, code: Code) -> &'static str {
+    match (what, code) {
+        (_, Code::DetectTimeout) => "TLS detection timed out",
+        (What::Connection, code) if denies(code) => "Connection denied",
+        (What::Request, code) if denies(code) => "Request denied",
+        (What::Connection, _) if kind(code) == "failfast" => "TCP Balancer service in fail-fast",
+        (What::Request, _) if kind(code) == "failfast" => "HTTP Balancer service in fail-fast",
+        (_, code) if direction == Direction::Outbound && connects(code) => "Failed to connect",
+        (What::Connection, _) => "Connection closed",
+        (What::Request, _) => "Request failed",
+    }
+}
+
+/// Is it a failure to connect?
+fn connects(code: Code) -> bool {
+    matches!(
+        code,
+        Code::ConnectRefused
+            | Code::ConnectTimeout
+            | Code::Unreachable
+            | Code::HandshakeTimeout
+            | Code::HandshakeEof
+            | Code::HandshakeFailed
+            | Code::PeerNotTls
+            | Code::CertificateUntrusted
+            | Code::CertificateExpired
+            | Code::IdentityMismatch
+            | Code::Stalled
+    )
+}
+
+/// An endpoint could not be connected to; the request or connection that wanted it may find another.
+pub(crate) fn connect_failed(endpoint: SocketAddr, fault: &Fault) {
+    let kind = (fault.code(), Direction::Outbound, format!("endpoint {endpoint}"));
+    let Some(repeated) = may_write(kind) else { return };
+    let spans = format!("outbound:endpoint{{peer.addr={endpoint}}}");
+    tracing::warn!(spans, repeated, code = %fault.code().id(), error = ?fault, "Failed to connect");
+}
+
+/// An endpoint in the cluster is dialled in plaintext, for a reason that may be a mistake. Said once of each.
+pub(crate) fn plaintext(recorder: &Recorder, endpoint: SocketAddr, reason: &'static str) {
+    if recorder.first_said(endpoint, reason) {
+        tracing::warn!(
+            spans = format!("outbound:endpoint{{peer.addr={endpoint}}}"),
+            reason,
+            tls = "None(NotProvidedByServiceDiscovery)",
+            "Plaintext to an address in the cluster whose identity is not known; the controller is asked again"
+        );
     }
 }
 
@@ -132,6 +208,15 @@ fn may_write(kind: (Code, Direction, String)) -> Option<u64> {
         written.insert(kind, Written { at: now, held_back: 0 });
         Some(0)
     })
+}
+
+/// What a failure is counted under: Linkerd's kind, the code, and inbound the address that was dialled.
+fn error_labels(story: &Story, direction: Direction, fault: &Fault) -> Labels {
+    let labels = Labels::new().with("error", kind(fault.code())).with("code", fault.code().id());
+    match (direction, story.server()) {
+        (Direction::Inbound, Some(server)) => labels.target(server),
+        _ => labels,
+    }
 }
 
 /// Linkerd's coarse error kinds, which dashboards group by.
@@ -195,5 +280,43 @@ pub(crate) fn reset_error(reason: h2::Reason) -> &'static str {
         h2::Reason::REFUSED_STREAM => "REFUSED",
         h2::Reason::ENHANCE_YOUR_CALM => "ENHANCE_YOUR_CALM",
         _ => "RESET",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_called_what_people_search_for() {
+        use Direction::{Inbound, Outbound};
+        for (direction, what, code, wanted) in [
+            (Inbound, What::Connection, Code::DetectTimeout, "TLS detection timed out"),
+            (Inbound, What::Connection, Code::NoRuleAllows, "Connection denied"),
+            (Inbound, What::Request, Code::PlaintextRefused, "Request denied"),
+            (Inbound, What::Request, Code::AppRefused, "Request failed"),
+            (Inbound, What::Connection, Code::ForeignServerName, "Connection closed"),
+            (Outbound, What::Request, Code::NoEndpoints, "HTTP Balancer service in fail-fast"),
+            (Outbound, What::Request, Code::AllEndpointsFailing, "HTTP Balancer service in fail-fast"),
+            (Outbound, What::Connection, Code::Unresolved, "TCP Balancer service in fail-fast"),
+            (Outbound, What::Request, Code::ConnectRefused, "Failed to connect"),
+            (Outbound, What::Request, Code::IdentityMismatch, "Failed to connect"),
+            (Outbound, What::Request, Code::ResponseTimeout, "Request failed"),
+        ] {
+            assert_eq!(text(direction, what, code), wanted, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_failure_is_written_once_a_moment_and_the_rest_is_counted() {
+        let kind = |target: &str| (Code::NoEndpoints, Direction::Outbound, target.to_owned());
+        assert_eq!(may_write(kind("a:1")), Some(0));
+        assert_eq!(may_write(kind("a:1")), None);
+        assert_eq!(may_write(kind("b:1")), Some(0));
+        WRITTEN.with_borrow_mut(|all| {
+            let written = all.get_mut(&kind("a:1")).unwrap();
+            written.at = written.at.checked_sub(REPEAT).unwrap();
+        });
+        assert_eq!(may_write(kind("a:1")), Some(1));
     }
 }

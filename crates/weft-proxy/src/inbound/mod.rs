@@ -92,7 +92,7 @@ pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     let how = match &ended {
         Ok(()) => "closed",
         Err(fault) if fault.code() == Code::ClientSilent => {
-            report::silent(&mesh.metrics, Direction::Inbound, client)
+            report::silent(&mesh.metrics, &story, Direction::Inbound)
         }
         Err(fault) => {
             let who = Who { client, target: &dst };

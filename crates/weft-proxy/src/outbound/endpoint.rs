@@ -10,6 +10,7 @@ use crate::{
     mesh::Mesh,
     metrics::{Count, labels::Labels, series::HttpSeries},
     record::Story,
+    report,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -167,6 +168,7 @@ impl Member {
         *down = Some(Down { since, tried: now, until: now + pause + jitter, pause, last });
         drop(down);
         self.proof_told_us.set(None);
+        report::connect_failed(self.endpoint.borrow().addr, fault);
         if speaks_against_discovery(fault.code()) {
             worker.mesh.discovery.doubt(self.endpoint.borrow().addr, fault.code());
         }
@@ -237,10 +239,7 @@ fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target
     if tls.is_none() && in_cluster && !local {
         let reason = match &endpoint.identity {
             PeerIdentity::Unknown(why) => {
-                tracing::warn!(
-                    endpoint = %endpoint.addr, reason = why.as_str(),
-                    "plaintext to an in-cluster address whose identity is not known; the controller is asked again"
-                );
+                report::plaintext(&mesh.recorder, endpoint.addr, why.as_str());
                 why.as_str()
             }
             PeerIdentity::Unmeshed | PeerIdentity::Meshed { .. } => "unmeshed",

@@ -149,7 +149,7 @@ pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     let how = match &ended {
         Ok(()) => "closed",
         Err(fault) if fault.code() == Code::ClientSilent => {
-            report::silent(&mesh.metrics, Direction::Outbound, client)
+            report::silent(&mesh.metrics, &story, Direction::Outbound)
         }
         Err(fault) => {
             let target = dst.unwrap_or(client);

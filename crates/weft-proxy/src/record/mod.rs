@@ -1,5 +1,6 @@
 //! The flight recorder: one [`Story`] per connection, and the last few thousand of them.
 
+mod spans;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,8 @@ const KEEP_BYTES: usize = 8 << 20;
 /// Events of one connection; a long-lived one keeps its first ones.
 const EVENTS: usize = 48;
 const TEXT_BYTES: usize = 512;
+/// Addresses of which it is remembered that something was said.
+const SAID: usize = 4_096;
 /// Faults that wait to be uploaded.
 const JOURNAL_QUEUE: usize = 256;
 
@@ -39,6 +42,8 @@ pub struct Recorder {
     metrics: Arc<Metrics>,
     journal: mpsc::Sender<JournalEntry>,
     journal_dropped: AtomicU64,
+    /// What was told of and is not told again.
+    said: Mutex<HashSet<(SocketAddr, &'static str)>>,
     next_id: AtomicU64,
     pod: String,
     identity: String,
@@ -66,6 +71,7 @@ impl Recorder {
             metrics,
             journal,
             journal_dropped: AtomicU64::new(0),
+            said: Mutex::default(),
             // Ids of two proxies, or of one proxy before and after a restart, must not be mixed up.
             next_id: AtomicU64::new(rand::random()),
             pod,
@@ -129,6 +135,15 @@ impl Recorder {
             text,
             fault: fault.map(Fault::record),
         });
+    }
+
+    /// Is this said of an address for the first time, as far as is remembered?
+    pub fn first_said(&self, of: SocketAddr, what: &'static str) -> bool {
+        let mut said = self.said.lock();
+        if said.len() >= SAID {
+            said.clear();
+        }
+        said.insert((of, what))
     }
 
     /// Connections whose story has not ended.
@@ -252,6 +267,11 @@ impl Story {
     /// Unique per proxy.
     pub fn id(&self) -> String {
         self.live.record.lock().id.clone()
+    }
+
+    /// Where the connection was going, before any redirect.
+    pub fn server(&self) -> Option<SocketAddr> {
+        self.live.record.lock().server
     }
 
     pub fn begun(&self) -> Instant {
