@@ -166,6 +166,7 @@ async fn authenticate(
     let begun = Instant::now();
     let hello = detect::client_hello(&mut stream, limit).await.map_err(|fault| fault.peer(client))?;
     mesh.metrics.phase(Phase::Detect, begun.elapsed());
+    tracing::debug!(spans = story.spans(), sz = stream.prefix().len(), "Peeked bytes from TCP stream");
     let plain = |stream: Prefixed<TcpStream>| Io::new(stream.map(Transport::Plain));
     match hello {
         Hello::Client { sni: Some(sni) } if is_own_name(mesh, &sni) => {
