@@ -276,6 +276,9 @@ codes! {
     Draining = "LIM-004", blame: Operator, retry: OtherEndpoint, http: 503, grpc: Unavailable,
         says: "the proxy is shutting down",
         remedy: "Intended: the pod is being deleted.";
+    FrameFlood = "LIM-005", blame: Peer, retry: Never, http: 503, grpc: ResourceExhausted,
+        says: "the client sends HTTP/2 frames that cost work and ask for nothing",
+        remedy: "An attack or a broken client: the evidence counts its streams, resets and other frames, and the record holds its address.";
 
     // --- CFG: configuration
     BadVariable = "CFG-001", blame: Operator, retry: Never, http: 500, grpc: Internal,

@@ -3,12 +3,15 @@
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod filters;
+mod flood;
+mod frames;
 pub(crate) mod headers;
 pub(crate) mod orig_proto;
 pub(crate) mod pool;
 pub(crate) mod respond;
 pub(crate) mod server;
 pub(crate) mod upgrade;
+pub(crate) mod wellformed;
 
 /// The largest head of a message, and the largest header list of HTTP/2: one limit for both versions and directions.
 pub(crate) const MAX_HEAD: usize = 64 * 1024;

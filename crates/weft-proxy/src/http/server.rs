@@ -1,6 +1,6 @@
 //! Serving HTTP on one connection, of either version, until it ends or is drained.
 
-use super::{MAX_HEAD, OnWorker, body::Body};
+use super::{MAX_HEAD, OnWorker, body::Body, flood};
 use crate::{
     config::Http2,
     detect::Protocol,
@@ -154,14 +154,18 @@ async fn serve_h2<S: Service>(
     if let Some(bytes) = settings.max_send_buf_size {
         builder.max_send_buf_size(bytes);
     }
-    let connection = builder.serve_connection(TokioIo::new(io), answer);
+    let (guarded, verdict) = flood::Guard::new(io);
+    let connection = builder.serve_connection(TokioIo::new(guarded), answer);
     let draining = drain.draining();
     tokio::pin!(connection, draining);
     let mut graceful = false;
     loop {
         tokio::select! {
             biased;
-            ended = &mut connection => return ended.or_else(|error| classify(&error)),
+            ended = &mut connection => return match verdict.fault() {
+                Some(fault) => Err(fault),
+                None => ended.or_else(|error| classify(&error)),
+            },
             () = service.closing().wished(), if !graceful => graceful = true,
             () = &mut draining, if !graceful => graceful = true,
         }

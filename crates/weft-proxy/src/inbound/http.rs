@@ -13,6 +13,7 @@ use crate::{
         respond::{Audience, Detail, refusal},
         server::{self, Closing, Service},
         upgrade::{self, Upgrading},
+        wellformed,
     },
     io::Io,
     latest::Latest,
@@ -169,6 +170,7 @@ impl Requests {
         is_grpc: bool,
     ) -> Result<Response<Body>, NoAnswer> {
         let _in_flight = self.admit()?;
+        wellformed::check(&request)?;
         let mut request = request;
 
         // 1. What was sent, before a proxy carried it over HTTP/2?

@@ -13,6 +13,7 @@ use crate::{
         respond::{self, Audience, Detail, refusal},
         server::{self, Closing, Service},
         upgrade::{self, Upgrading},
+        wellformed,
     },
     io::Io,
     metrics::{
@@ -185,6 +186,7 @@ impl Requests {
     ) -> Result<Response<Body>, NoAnswer> {
         let connection = &self.connection;
         let _in_flight = self.admit()?;
+        wellformed::check(&request)?;
 
         // 1. What kind of request is it, and what in its head is for this proxy?
         let kind = self.understand(&mut request, grpc);

@@ -1,0 +1,157 @@
+//! Clients that flood: their connection is ended with the code for that, and a neighbour notices nothing.
+
+use crate::harness::{App, Proxy, app, proxy, server};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use weft_model::inbound::{Authn, HttpPolicy, Protocol};
+use weft_testkit::{
+    h2raw::{
+        CANCEL, CONTINUATION, Client, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, PING,
+        PREFACE, PRIORITY, RST_STREAM, SETTINGS, block, frame, get, headers, request, reset, setting, string,
+        window,
+    },
+    pki::Pki,
+};
+
+async fn store(pki: &Pki) -> (Proxy, App) {
+    let app = app().await;
+    let proxy = proxy(pki, "store", app.addr, "192.0.2.80:80".parse().unwrap(), &[]);
+    let http = Protocol::Http2(HttpPolicy::default());
+    proxy.told.inbound(app.addr.port(), server(http, Authn::Unauthenticated));
+    (proxy, app)
+}
+
+/// Sends `more(0)`, `more(1)` … until the proxy ends the connection, while a neighbour asks. How did it end?
+async fn flood(proxy: &Proxy, first: Vec<u8>, more: impl Fn(u32) -> Vec<u8> + 'static) -> Ended {
+    let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
+    let (read, mut write) = tcp.into_split();
+    let flooding = tokio::task::spawn_local(async move {
+        let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &first].concat();
+        let mut sent = write.write_all(&hello).await;
+        for round in 0.. {
+            if sent.is_err() {
+                break;
+            }
+            sent = write.write_all(&more(round)).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    let neighbour = async {
+        let mut neighbour = Client::open(TcpStream::connect(proxy.inbound).await.unwrap()).await.unwrap();
+        for i in 0..50 {
+            assert_eq!(neighbour.ask(2 * i + 1, "/").await.unwrap(), Ended::Answered(200));
+        }
+    };
+    let victim = async {
+        let mut client = Client::new(tokio::io::join(read, tokio::io::sink()));
+        loop {
+            match client.frame().await.unwrap() {
+                None => break Ended::Closed,
+                Some(frame) => match frame.code() {
+                    Some(code) if frame.kind != RST_STREAM && code != 0 => break Ended::Goaway(code),
+                    _ => {}
+                },
+            }
+        }
+    };
+    let (ended, ()) = tokio::join!(victim, neighbour);
+    flooding.await.unwrap();
+    ended
+}
+
+const CALM: Ended = Ended::Goaway(ENHANCE_YOUR_CALM);
+
+/// The flooding client's connection is the one that failed.
+async fn told(proxy: &Proxy) -> String {
+    proxy
+        .record(|record| record.fault.as_ref().is_some_and(|fault| fault.code == "LIM-005"))
+        .await
+        .fault
+        .unwrap()
+        .code
+}
+
+fn many(count: u32, one: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    (0..count).flat_map(one).collect()
+}
+
+#[tokio::test(flavor = "local")]
+async fn frames_that_only_cost() {
+    let (proxy, _app) = store(&Pki::new()).await;
+    type One = fn() -> Vec<u8>;
+    let floods: [(&str, One); 6] = [
+        ("PING", || frame(PING, 0, 0, &[7; 8])),
+        ("SETTINGS", || setting(4, 65_535)),
+        ("PRIORITY", || frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 1])),
+        ("WINDOW_UPDATE", || window(0, 1)),
+        ("unknown", || frame(0xbb, 0, 0, &[])),
+        ("empty DATA", || frame(DATA, 0, 1, &[])),
+    ];
+    for (name, one) in floods {
+        let open = headers(1, 0, &request("POST", "/hang", &[]));
+        assert_eq!(flood(&proxy, open, move |_| many(100, |_| one())).await, CALM, "{name}");
+    }
+    assert_eq!(told(&proxy).await, "LIM-005");
+}
+
+#[tokio::test(flavor = "local")]
+async fn requests_that_are_taken_back_at_once() {
+    let (proxy, _app) = store(&Pki::new()).await;
+    let rapid = |round: u32| {
+        many(100, |i| {
+            let stream = 2 * (100 * round + i) + 1;
+            [headers(stream, END_STREAM, &get("/hang", &[])), reset(stream, CANCEL)].concat()
+        })
+    };
+    assert_eq!(flood(&proxy, Vec::new(), rapid).await, CALM);
+}
+
+#[tokio::test(flavor = "local")]
+async fn requests_that_the_proxy_is_made_to_reset() {
+    let (proxy, _app) = store(&Pki::new()).await;
+    let overflow = |round: u32| {
+        many(100, |i| {
+            let stream = 2 * (100 * round + i) + 1;
+            [headers(stream, END_STREAM, &get("/hang", &[])), window(stream, 0x7fff_ffff)].concat()
+        })
+    };
+    assert_eq!(flood(&proxy, Vec::new(), overflow).await, CALM);
+    let (proxy, _app) = store(&Pki::new()).await;
+    let malformed = |round: u32| {
+        many(100, |i| headers(2 * (100 * round + i) + 1, END_STREAM, &get("/", &[("content-length", "5")])))
+    };
+    assert_eq!(flood(&proxy, Vec::new(), malformed).await, CALM);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_header_block_without_end() {
+    let (proxy, _app) = store(&Pki::new()).await;
+    let open = || frame(HEADERS, END_STREAM, 1, &block(&get("/", &[])));
+    let empty = |_| many(100, |_| frame(CONTINUATION, 0, 1, &[]));
+    assert_eq!(flood(&proxy, open(), empty).await, CALM);
+    let full = |round: u32| frame(CONTINUATION, 0, 1, &block(&[(&format!("x-{round}"), &"x".repeat(4_000))]));
+    assert_eq!(flood(&proxy, open(), full).await, CALM);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_field_repeated_by_its_number_alone_is_counted_each_time() {
+    let (proxy, _app) = store(&Pki::new()).await;
+    let mut client = Client::open(TcpStream::connect(proxy.inbound).await.unwrap()).await.unwrap();
+    // Entry 62 is what this puts into the table; each further byte repeats it.
+    let mut bomb = block(&get("/", &[]));
+    bomb.push(0x40);
+    string(b"x", &mut bomb);
+    string(&[b'y'; 3_000], &mut bomb);
+    bomb.extend([0xbe; 10_000]);
+    client.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await.unwrap();
+    assert_eq!(client.end(1).await.unwrap(), CALM, "thirty megabytes of fields in ten kilobytes");
+    let mut client = Client::open(TcpStream::connect(proxy.inbound).await.unwrap()).await.unwrap();
+    // Small ones cost as much to keep as large ones.
+    let mut bomb = block(&get("/", &[]));
+    bomb.push(0x40);
+    string(b"x", &mut bomb);
+    string(b"", &mut bomb);
+    bomb.extend([0xbe; 1_000]);
+    client.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await.unwrap();
+    assert_eq!(client.end(1).await.unwrap(), Ended::Answered(431));
+    assert_eq!(client.ask(3, "/").await.unwrap(), Ended::Answered(200));
+}
