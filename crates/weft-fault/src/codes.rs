@@ -129,6 +129,15 @@ codes! {
     HandshakeFailed = "TLS-011", blame: Peer, retry: OtherEndpoint, http: 502, grpc: Unavailable,
         says: "the TLS handshake failed",
         remedy: "The evidence holds the TLS alert; versions older than 1.3 and foreign certificates are the usual origin.";
+    PlaintextOnOwnPort = "TLS-012", blame: Peer, retry: Never, http: 403, grpc: PermissionDenied,
+        says: "the client sends plaintext to the proxy's own port",
+        remedy: "Only meshed proxies may dial the proxy's port, over TLS: dial the application's port, or inject the client.";
+    HandshakeAlert = "TLS-013", blame: Peer, retry: OtherEndpoint, http: 502, grpc: Unavailable,
+        says: "the peer ended the TLS handshake with an alert",
+        remedy: "The evidence names the alert: it is the peer's reason. Look for TLS versions older than 1.3, or at the peer's log.";
+    NoServerName = "TLS-014", blame: Peer, retry: Never, http: 502, grpc: Unavailable,
+        says: "the client's TLS names no server where one is needed",
+        remedy: "The client is no mesh proxy, or an old TLS library: it must send a server name (SNI).";
 
     // --- IDN: who is who
     IdentityMismatch = "IDN-001", blame: Mesh, retry: OtherEndpoint, http: 502, grpc: Unavailable,
@@ -262,6 +271,15 @@ codes! {
     H2Protocol = "PRO-006", blame: Peer, retry: Never, http: 502, grpc: Internal,
         says: "the peer broke the HTTP/2 protocol",
         remedy: "The evidence holds the HTTP/2 error code.";
+    TransportNotOffered = "PRO-007", blame: Peer, retry: Never, http: 502, grpc: Unavailable,
+        says: "the client did not offer to send a transport header",
+        remedy: "Only proxies may dial the proxy's own port, and they negotiate the header (ALPN `transport.l5d.io/v1`): the client's answer about this endpoint may be outdated.";
+    TransportHeaderLong = "PRO-008", blame: Peer, retry: Never, http: 502, grpc: Unavailable,
+        says: "the transport header is longer than allowed",
+        remedy: "The peer is no mesh proxy, or of an incompatible version.";
+    TransportHeaderLate = "PRO-009", blame: Peer, retry: Never, http: 504, grpc: DeadlineExceeded,
+        says: "the transport header did not arrive in time",
+        remedy: "The client's proxy stalled after the handshake: `weft explain` shows stalls at both ends.";
 
     // --- LIM: limits
     Overloaded = "LIM-001", blame: Mesh, retry: OtherEndpoint, http: 503, grpc: Unavailable,
@@ -340,6 +358,26 @@ codes! {
     NotRunning = "NOD-006", blame: Operator, retry: Never, http: 404, grpc: NotFound,
         says: "no mesh of this name runs here",
         remedy: "Start one with `weft up DIR`.";
+
+    // --- CLU: between clusters
+    NotAGateway = "CLU-001", blame: Operator, retry: Never, http: 404, grpc: NotFound,
+        says: "the caller wants to be led to another service and this proxy is no gateway",
+        remedy: "The caller's link points at a pod that is not a gateway: compare its address with the gateway's Service.";
+    GatewayNameForeign = "CLU-002", blame: Operator, retry: Never, http: 404, grpc: NotFound,
+        says: "the name asked for is not under a suffix that this gateway serves",
+        remedy: "The evidence holds the name and the suffixes: correct the mirrored service's name, or the gateway's suffixes.";
+    GatewayNameUnknown = "CLU-003", blame: Operator, retry: Never, http: 404, grpc: NotFound,
+        says: "the gateway's controller does not know the name asked for",
+        remedy: "The service was deleted in the gateway's cluster, or the name or port is wrong: the evidence holds the controller's words.";
+    GatewayNoTarget = "CLU-004", blame: Operator, retry: Never, http: 404, grpc: NotFound,
+        says: "the name asked for has neither an address nor endpoints behind this gateway",
+        remedy: "The Service in the gateway's cluster is headless or empty: check its type and its pods.";
+    GatewayLoop = "CLU-005", blame: Operator, retry: Never, http: 508, grpc: Aborted,
+        says: "the request came through this gateway before",
+        remedy: "Two clusters mirror the same service to each other: remove one of the mirrored copies.";
+    GatewayNoName = "CLU-006", blame: Peer, retry: Never, http: 404, grpc: NotFound,
+        says: "the request names no host, so that a gateway cannot tell where it should go",
+        remedy: "The caller must send an authority or Host.";
 
     // --- BUG: our own
     Invariant = "BUG-001", blame: Mesh, retry: Never, http: 500, grpc: Internal,

@@ -27,6 +27,8 @@ pub enum Protocol {
     Grpc(HttpPolicy),
     Opaque,
     Tls,
+    /// What the controller sent cannot be read, and why: nothing passes, and HTTP is told so.
+    Unreadable(Arc<str>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -147,7 +149,7 @@ pub struct Permit {
     server: Arc<Meta>,
     authorization: Arc<Meta>,
     route: Option<Arc<Meta>>,
-    audited: bool,
+    audited: Option<DenyReason>,
 }
 
 impl Permit {
@@ -163,6 +165,10 @@ impl Permit {
     }
     /// Allowed only because the policy audits.
     pub fn audited(&self) -> bool {
+        self.audited.is_some()
+    }
+    /// Why it would have been denied, where it was allowed only because the policy audits.
+    pub fn would_deny(&self) -> Option<DenyReason> {
         self.audited
     }
 }
@@ -187,6 +193,20 @@ pub enum DenyReason {
     NotHttp,
     /// No route matches (404, not 403).
     NoRoute,
+    /// The policy cannot be read.
+    Unreadable,
+}
+
+impl DenyReason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            DenyReason::NoRuleAllows => "no rule allows it",
+            DenyReason::NoIdentity => "the rules require an identity and it has none",
+            DenyReason::NotHttp => "the port serves HTTP only",
+            DenyReason::NoRoute => "no route matches",
+            DenyReason::Unreadable => "the policy cannot be read",
+        }
+    }
 }
 
 /// May this connection pass as plain bytes? Loopback callers always may.
@@ -195,13 +215,39 @@ pub fn authorize_tcp(policy: &ServerPolicy, caller: &Caller<'_>) -> Result<Permi
         Protocol::Detect { .. } | Protocol::Opaque | Protocol::Tls => {
             check(policy, None, policy.authorizations.iter(), caller)
         }
-        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Grpc(_) => Err(Denied {
-            server: policy.meta.clone(),
-            route: None,
-            reason: DenyReason::NotHttp,
-            tried: Vec::new(),
-        }),
+        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Grpc(_) => {
+            Err(untried(policy, DenyReason::NotHttp))
+        }
+        Protocol::Unreadable(_) => unreadable(policy, caller),
     }
+}
+
+fn untried(policy: &ServerPolicy, reason: DenyReason) -> Denied {
+    Denied { server: policy.meta.clone(), route: None, reason, tried: Vec::new() }
+}
+
+/// Not even an audit lets pass what nobody can read; the pod itself needs no policy.
+fn unreadable(policy: &ServerPolicy, caller: &Caller<'_>) -> Result<Permit, Denied> {
+    if caller.addr.is_loopback() {
+        return check(policy, None, [].iter(), caller);
+    }
+    Err(untried(policy, DenyReason::Unreadable))
+}
+
+/// Would what `permit` allowed to begin still be allowed to `caller`? For what is under way when a policy changes. A route
+/// that is gone leaves the server's own authorizations: which route would be taken now is the next request's matter.
+pub fn still_allowed(policy: &ServerPolicy, permit: &Permit, caller: &Caller<'_>) -> Result<(), Denied> {
+    let http = match &policy.protocol {
+        Protocol::Detect { http, .. }
+        | Protocol::Http1(http)
+        | Protocol::Http2(http)
+        | Protocol::Grpc(http) => http,
+        Protocol::Opaque | Protocol::Tls => return authorize_tcp(policy, caller).map(drop),
+        Protocol::Unreadable(_) => return unreadable(policy, caller).map(drop),
+    };
+    let route = permit.route().and_then(|meta| http.routes.iter().find(|route| route.meta == *meta));
+    let own = route.map_or(&[][..], |route| &route.authorizations);
+    check(policy, permit.route(), policy.authorizations.iter().chain(own), caller).map(drop)
 }
 
 /// May this request pass, and by which route? Route first, then authorization (the server's and the route's).
@@ -219,6 +265,7 @@ pub fn authorize_http<'p>(
         Protocol::Opaque | Protocol::Tls => {
             return authorize_tcp(policy, caller).map(|permit| (permit, None));
         }
+        Protocol::Unreadable(_) => return unreadable(policy, caller).map(|permit| (permit, None)),
     };
     if http.routes.is_empty() {
         return check(policy, None, policy.authorizations.iter(), caller).map(|permit| (permit, None));
@@ -236,12 +283,7 @@ pub fn authorize_http<'p>(
         }
     }
     let Some((_, matched)) = best else {
-        return Err(Denied {
-            server: policy.meta.clone(),
-            route: None,
-            reason: DenyReason::NoRoute,
-            tried: Vec::new(),
-        });
+        return Err(untried(policy, DenyReason::NoRoute));
     };
     let all = policy.authorizations.iter().chain(&matched.route.authorizations);
     check(policy, Some(&matched.route.meta), all, caller).map(|permit| (permit, Some(matched)))
@@ -260,13 +302,10 @@ fn check<'a>(
         audited,
     };
     if caller.addr.is_loopback() {
-        return Ok(permit(Arc::new(Meta::default_named("localhost")), false));
+        return Ok(permit(Arc::new(Meta::default_named("localhost")), None));
     }
     if let Some(found) = authorizations.clone().find(|a| a.allows(caller)) {
-        return Ok(permit(found.meta.clone(), false));
-    }
-    if policy.audit {
-        return Ok(permit(Arc::new(Meta::default_named("audit")), true));
+        return Ok(permit(found.meta.clone(), None));
     }
     let wants_identity = authorizations
         .clone()
@@ -276,6 +315,9 @@ fn check<'a>(
     } else {
         DenyReason::NoRuleAllows
     };
+    if policy.audit {
+        return Ok(permit(Arc::new(Meta::default_named("audit")), Some(reason)));
+    }
     Err(Denied {
         server: policy.meta.clone(),
         route: route.cloned(),
@@ -357,6 +399,59 @@ mod tests {
     fn audit_allows_and_says_so() {
         let p = ServerPolicy { audit: true, ..policy(Protocol::Opaque, vec![]) };
         assert_eq!(tcp(&p, "10.1.0.1", &PLAIN), "default/audit (audited)");
+        let named = authorization("web", "0.0.0.0/0", identities(&["web.shop"], &[]));
+        let p = ServerPolicy { authorizations: vec![named], ..p };
+        let would = |tls: &ClientTls| {
+            let caller = Caller { addr: "10.1.0.1".parse().expect("an address"), tls };
+            authorize_tcp(&p, &caller).expect("audits").would_deny()
+        };
+        assert_eq!(would(&PLAIN), Some(DenyReason::NoIdentity));
+        assert_eq!(would(&meshed("other.shop")), Some(DenyReason::NoRuleAllows));
+        assert_eq!(would(&meshed("web.shop")), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_lets_nobody_in() {
+        let everyone = vec![authorization("all", "0.0.0.0/0", Authn::Unauthenticated)];
+        let unreadable = Protocol::Unreadable("server.protocol: missing".into());
+        let p = ServerPolicy { audit: true, ..policy(unreadable, everyone) };
+        assert_eq!(tcp(&p, "10.1.0.1", &meshed("web.shop")), "Unreadable");
+        assert_eq!(tcp(&p, "127.0.0.1", &PLAIN), "default/localhost");
+        let none: Vec<(String, String)> = vec![];
+        let request = RequestParts { method: "GET", host: "h", path: "/", query: None, headers: &none };
+        let caller = Caller { addr: "10.1.0.1".parse().expect("an address"), tls: &PLAIN };
+        let denied = authorize_http(&p, &caller, &request).expect_err("nobody");
+        assert_eq!(denied.reason, DenyReason::Unreadable);
+    }
+
+    #[test]
+    fn what_is_under_way_outlives_changes_that_still_allow_it() {
+        let route = |authorizations| Route {
+            meta: meta("route"),
+            hosts: vec![],
+            authorizations,
+            rules: vec![Rule { matches: vec![], filters: vec![] }],
+        };
+        let http = |routes| Protocol::Http1(HttpPolicy { routes, rate_limit: None });
+        let web = || authorization("web", "0.0.0.0/0", identities(&["web.shop"], &[]));
+        let all = || authorization("all", "0.0.0.0/0", Authn::Unauthenticated);
+        let none: Vec<(String, String)> = vec![];
+        let request = RequestParts { method: "GET", host: "h", path: "/", query: None, headers: &none };
+        let tls = meshed("web.shop");
+        let caller = Caller { addr: "10.1.0.1".parse().expect("an address"), tls: &tls };
+        let before = policy(http(vec![route(vec![web()])]), vec![]);
+        let (permit, _) = authorize_http(&before, &caller, &request).expect("the route allows it");
+        for (now, allowed) in [
+            (policy(http(vec![route(vec![web()])]), vec![]), true),
+            (policy(http(vec![route(vec![])]), vec![]), false),
+            (policy(http(vec![route(vec![])]), vec![all()]), true),
+            (policy(http(vec![]), vec![]), false),
+            (policy(http(vec![]), vec![web()]), true),
+            (policy(Protocol::Opaque, vec![]), false),
+            (policy(Protocol::Unreadable("x".into()), vec![all()]), false),
+        ] {
+            assert_eq!(still_allowed(&now, &permit, &caller).is_ok(), allowed, "{now:?}");
+        }
     }
 
     #[test]

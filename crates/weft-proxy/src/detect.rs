@@ -93,7 +93,7 @@ where
     }
 }
 
-fn waited(fault: Fault, late: Late) -> Fault {
+pub(crate) fn waited(fault: Fault, late: Late) -> Fault {
     let fault = fault.fact("waited_ms", late.waited.as_millis());
     match late.stalled {
         Some(gap) => fault.fact("stalled_ms", gap.as_millis()),

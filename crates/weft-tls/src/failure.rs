@@ -105,7 +105,7 @@ fn alert_fault(alert: AlertDescription, side: Side) -> Fault {
         AlertDescription::CertificateExpired => Code::CertificateExpired,
         AlertDescription::UnrecognisedName => Code::ForeignServerName,
         AlertDescription::CertificateRequired | AlertDescription::NoCertificate => Code::NoClientCertificate,
-        _ => Code::HandshakeFailed,
+        _ => Code::HandshakeAlert,
     };
     let whose = match side {
         Side::Client => "the server's complaint about this client",

@@ -24,24 +24,26 @@ const AUDIT: &str = "audit";
 pub fn to_api(policy: &ServerPolicy) -> api::Server {
     use api::proxy_protocol::{Detect, Grpc, Http1, Http2, Kind, Opaque, Tls};
     let kind = match &policy.protocol {
-        Protocol::Detect { timeout, http } => Kind::Detect(Detect {
+        Protocol::Detect { timeout, http } => Some(Kind::Detect(Detect {
             timeout: Some(duration_to_api(*timeout)),
             http_routes: http.routes.iter().map(http_route_to_api).collect(),
             http_local_rate_limit: http.rate_limit.as_ref().map(rate_limit_to_api),
-        }),
-        Protocol::Http1(http) => Kind::Http1(Http1 {
+        })),
+        Protocol::Http1(http) => Some(Kind::Http1(Http1 {
             routes: http.routes.iter().map(http_route_to_api).collect(),
             local_rate_limit: http.rate_limit.as_ref().map(rate_limit_to_api),
-        }),
-        Protocol::Http2(http) => Kind::Http2(Http2 {
+        })),
+        Protocol::Http2(http) => Some(Kind::Http2(Http2 {
             routes: http.routes.iter().map(http_route_to_api).collect(),
             local_rate_limit: http.rate_limit.as_ref().map(rate_limit_to_api),
-        }),
+        })),
         Protocol::Grpc(http) => {
-            Kind::Grpc(Grpc { routes: http.routes.iter().map(grpc_route_to_api).collect() })
+            Some(Kind::Grpc(Grpc { routes: http.routes.iter().map(grpc_route_to_api).collect() }))
         }
-        Protocol::Opaque => Kind::Opaque(Opaque {}),
-        Protocol::Tls => Kind::Tls(Tls {}),
+        Protocol::Opaque => Some(Kind::Opaque(Opaque {})),
+        Protocol::Tls => Some(Kind::Tls(Tls {})),
+        // A message without a protocol is what no proxy can read.
+        Protocol::Unreadable(_) => None,
     };
     let audit = policy.audit.then(|| {
         let everywhere = ["0.0.0.0/0", "::/0"].map(|net| net.parse::<IpNet>().expect("a valid network"));
@@ -50,7 +52,7 @@ pub fn to_api(policy: &ServerPolicy) -> api::Server {
         authorization_to_api(&Authorization { meta, networks, authn: Authn::Unauthenticated })
     });
     api::Server {
-        protocol: Some(api::ProxyProtocol { kind: Some(kind) }),
+        protocol: Some(api::ProxyProtocol { kind }),
         server_ips: Vec::new(),
         authorizations: policy.authorizations.iter().map(authorization_to_api).chain(audit).collect(),
         labels: labels(&policy.meta),

@@ -10,8 +10,6 @@ pub const PROTOCOL: &[u8] = b"transport.l5d.io/v1";
 const PREFACE: &[u8] = b"transport.l5d.io/v1\r\n\r\n";
 /// A longer header is refused unread.
 pub const MAX_MESSAGE: usize = 64 * 1024;
-/// What a reader has to be ready to hold.
-pub const MAX_BYTES: usize = PREFACE.len() + 4 + MAX_MESSAGE;
 
 /// Where the bytes after the header go.
 #[derive(Clone, Debug, PartialEq, Eq)]

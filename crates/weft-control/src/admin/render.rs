@@ -62,6 +62,7 @@ pub(super) fn policy(policy: &ServerPolicy) -> Value {
         Protocol::Grpc(http) => ("grpc", http.routes.as_slice()),
         Protocol::Opaque => ("opaque", &[][..]),
         Protocol::Tls => ("tls", &[][..]),
+        Protocol::Unreadable(_) => ("unreadable", &[][..]),
     };
     json!({
         "server": policy.meta.to_string(),

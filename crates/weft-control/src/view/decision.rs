@@ -101,6 +101,7 @@ fn code(policy: &ServerPolicy, denied: &Denied) -> Code {
     match denied.reason {
         DenyReason::NotHttp => Code::TcpNotHttpRoute,
         DenyReason::NoRoute => Code::NoRouteMatches,
+        DenyReason::Unreadable => Code::PolicyInvalid,
         DenyReason::NoIdentity => Code::PlaintextRefused,
         DenyReason::NoRuleAllows if matches!(*policy.meta, Meta::Default(_)) && denied.tried.is_empty() => {
             Code::DefaultDenied
@@ -116,7 +117,7 @@ fn in_force<'p>(policy: &'p ServerPolicy, route: Option<&Meta>) -> impl Iterator
         | Protocol::Http1(http)
         | Protocol::Http2(http)
         | Protocol::Grpc(http) => http.routes.as_slice(),
-        Protocol::Opaque | Protocol::Tls => &[],
+        Protocol::Opaque | Protocol::Tls | Protocol::Unreadable(_) => &[],
     };
     let route = route.cloned();
     policy.authorizations.iter().chain(

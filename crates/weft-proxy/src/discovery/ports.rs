@@ -4,7 +4,10 @@ use super::{agent::Publishers, context::Context};
 use crate::control::lookup::{Failure, Told};
 use std::sync::Arc;
 use weft_fault::Fault;
-use weft_model::inbound::ServerPolicy;
+use weft_model::{
+    inbound::{Protocol, ServerPolicy},
+    meta::Meta,
+};
 
 /// Runs until it is aborted. Until the first answer, the publishers' initial value holds: the default policy.
 pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<ServerPolicy>>) {
@@ -42,28 +45,18 @@ pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<Serve
                 tracing::warn!("{fault:?}");
                 cx.recorder.note(&format!("port {port}"), "a policy cannot be read".into(), Some(&fault));
                 if last.is_none() {
-                    out.publish(Arc::new(unreadable()));
+                    out.publish(Arc::new(unreadable(&fault)));
                 }
             }
         }
     }
 }
 
-/// The name of the policy that stands for one that cannot be read.
-pub(crate) const UNREADABLE: &str = "invalid";
-
-/// Refuses everything.
-fn unreadable() -> ServerPolicy {
-    use weft_model::{
-        inbound::{HttpPolicy, Protocol},
-        meta::Meta,
-    };
+/// Stands for a policy that cannot be read: it lets nobody in.
+fn unreadable(why: &Fault) -> ServerPolicy {
     ServerPolicy {
-        meta: Arc::new(Meta::default_named(UNREADABLE)),
-        protocol: Protocol::Detect {
-            timeout: std::time::Duration::from_secs(10),
-            http: HttpPolicy::default(),
-        },
+        meta: Arc::new(Meta::default_named("invalid")),
+        protocol: Protocol::Unreadable(format!("{why:?}").into()),
         authorizations: Vec::new(),
         audit: false,
     }

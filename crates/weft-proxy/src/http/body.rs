@@ -2,6 +2,7 @@
 
 use super::{pool::Lease, server::Busy};
 use crate::{
+    inbound::withdraw::Held,
     metrics::{
         route::{Exchange, RequestBody},
         series::HttpSeries,
@@ -80,6 +81,15 @@ impl Body {
         self
     }
 
+    /// The server is told by the dropped stream, the client by a message that breaks off.
+    fn break_off<T, E: From<Fault>>(&mut self, fault: Fault) -> Poll<Option<Result<T, E>>> {
+        if let Some(watch) = self.watch.take() {
+            watch.end(None, false);
+        }
+        self.inner = Inner::Empty;
+        Poll::Ready(Some(Err(fault.into())))
+    }
+
     /// Nothing of it can be lost by sending the message again.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_end_stream()
@@ -102,6 +112,8 @@ pub(crate) struct Watch {
     pub(crate) load: Option<Load>,
     /// What the route allows the response to take.
     pub(crate) limits: Option<Limits>,
+    /// The permit under which it comes.
+    pub(crate) held: Option<Held>,
 }
 
 /// Limits of a response that has begun.
@@ -140,6 +152,15 @@ impl Limits {
 }
 
 impl Watch {
+    /// Is the response to end before its time?
+    fn poll_broken_off(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
+        if let Some(late) = self.limits.as_mut().and_then(|limits| limits.poll_late(cx)) {
+            let fault = Fault::new(Code::ResponseTimeout).in_phase(Phase::ResponseBody);
+            return Some(fault.fact("timeout", late));
+        }
+        self.held.as_mut().and_then(|held| held.poll_withdrawn(cx))
+    }
+
     /// The response is over. `clean`: it came whole, so its connection may carry another.
     fn end(self, trailers: Option<&HeaderMap>, clean: bool) {
         let grpc = trailers.and_then(grpc_status).or(self.grpc);
@@ -191,6 +212,11 @@ impl hyper::body::Body for Body {
         let Inner::Incoming(incoming) = &mut this.inner else { return Poll::Ready(None) };
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
+                let held = this.watch.as_ref().and_then(|watch| watch.held.as_ref());
+                // A server that always has more to say is never waited for.
+                if let Some(fault) = held.and_then(Held::is_withdrawn) {
+                    return this.break_off(fault);
+                }
                 if let (Some(counted), Some(data)) = (&this.counted, frame.data_ref()) {
                     counted.piece(data.len());
                 }
@@ -228,15 +254,8 @@ impl hyper::body::Body for Body {
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                let limits = this.watch.as_mut().and_then(|watch| watch.limits.as_mut());
-                if let Some(late) = limits.and_then(|limits| limits.poll_late(cx)) {
-                    // The server is told by the dropped stream, the client by a message that breaks off.
-                    if let Some(watch) = this.watch.take() {
-                        watch.end(None, false);
-                    }
-                    this.inner = Inner::Empty;
-                    let fault = Fault::new(Code::ResponseTimeout).in_phase(Phase::ResponseBody);
-                    return Poll::Ready(Some(Err(fault.fact("timeout", late).into())));
+                if let Some(fault) = this.watch.as_mut().and_then(|watch| watch.poll_broken_off(cx)) {
+                    return this.break_off(fault);
                 }
                 Poll::Pending
             }

@@ -23,7 +23,14 @@ impl Upgrading {
 }
 
 /// Once both ends have agreed, copies bytes between them, in a task of its own that belongs to the connection's story.
-pub(crate) fn bridge(client: Upgrading, server: Upgrading, story: Rc<Story>, drain: drain::Watch) {
+/// `withdrawn` ends it before its time, and says why itself.
+pub(crate) fn bridge(
+    client: Upgrading,
+    server: Upgrading,
+    story: Rc<Story>,
+    drain: drain::Watch,
+    withdrawn: impl Future<Output = ()> + 'static,
+) {
     tokio::task::spawn_local(async move {
         let copying = async {
             let (client, server) = tokio::try_join!(client.0, server.0)
@@ -37,6 +44,7 @@ pub(crate) fn bridge(client: Upgrading, server: Upgrading, story: Rc<Story>, dra
         let ended = tokio::select! {
             biased;
             () = drain.stopped() => Err(Fault::new(Code::Draining).in_phase(Phase::Copy)),
+            () = withdrawn => return,
             ended = copying => ended,
         };
         match ended {

@@ -14,7 +14,7 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{identity::ClientTls, inbound::Protocol as PolicyProtocol};
 use weft_net::prefixed::Prefixed;
 use weft_tls::hello::Hello;
-use weft_wire::transport_header::{MAX_BYTES, Session, TransportHeader};
+use weft_wire::transport_header::{BadHeader, Session, TransportHeader};
 
 pub(super) async fn relay(
     worker: Rc<Worker>,
@@ -28,34 +28,41 @@ pub(super) async fn relay(
 
     // 1. A ClientHello for this workload's own name, and nothing else.
     let hello = detect::client_hello(&mut stream, limit).await.map_err(|fault| fault.peer(client))?;
+    let refused = |code| Fault::new(code).in_phase(Phase::TlsAccept).peer(client);
     match hello {
         Hello::Client { sni: Some(sni) } if is_own_name(&mesh, &sni) => {}
-        Hello::Client { sni } => {
-            let seen = sni.as_deref().unwrap_or("no server name");
-            return Err(refuse_name(&mesh, stream.get_mut(), client, seen).await);
+        Hello::Client { sni: Some(sni) } => {
+            return Err(refuse_name(&mesh, stream.get_mut(), client, &sni).await);
+        }
+        Hello::Client { sni: None } => {
+            return Err(refused(Code::NoServerName).fact("expected", &mesh.config.identity.server_name));
         }
         Hello::NotTls | Hello::Incomplete => {
-            let fault = Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept);
-            return Err(fault.peer(client).fact("client", "plaintext"));
+            return Err(refused(Code::PlaintextOnOwnPort).fact("bytes", stream.prefix().len()));
         }
     }
 
     // 2. Mutual TLS and the promise of a transport header.
     let (mut io, identity, transport) = own_handshake(&mesh, stream, true, client, &story).await?;
     let Some(identity) = identity else {
-        return Err(Fault::new(Code::NoClientCertificate).in_phase(Phase::TlsAccept).peer(client));
+        return Err(refused(Code::NoClientCertificate));
     };
     if !transport {
-        let fault = Fault::new(Code::TransportHeaderMissing).in_phase(Phase::TransportHeader);
+        let fault = Fault::new(Code::TransportNotOffered).in_phase(Phase::TransportHeader);
         return Err(fault.peer(client).fact("client", &identity));
     }
 
     // 3. The header.
     let begun = Instant::now();
-    let header = within(limit, read_header(&mut io)).await.unwrap_or_else(|late| {
-        Err(Fault::new(Code::TransportHeaderMissing).fact("waited_ms", late.waited.as_millis()))
-    });
-    let header = header.map_err(|fault| fault.in_phase(Phase::TransportHeader).peer(client))?;
+    let header = match within(limit, read_header(&mut io)).await {
+        Ok(read) => read,
+        Err(late) => {
+            let fault = Fault::new(Code::TransportHeaderLate).fact("bytes", io.stream().prefix().len());
+            Err(detect::waited(fault, late))
+        }
+    };
+    let refused = |fault: Fault| fault.in_phase(Phase::TransportHeader).peer(client);
+    let header = header.map_err(|fault| refused(fault).fact("client", &identity))?;
     mesh.metrics.phase(Phase::TransportHeader, begun.elapsed());
     let session = match header.session {
         None => "opaque",
@@ -106,6 +113,7 @@ pub(super) async fn relay(
     }
 }
 
+/// What may have to be held is bounded by the decoder: it refuses a length that is too long as soon as it has that.
 async fn read_header(io: &mut Io) -> Result<TransportHeader, Fault> {
     let stream = io.stream();
     loop {
@@ -114,8 +122,10 @@ async fn read_header(io: &mut Io) -> Result<TransportHeader, Fault> {
                 stream.consume(length);
                 return Ok(header);
             }
-            Ok(None) if stream.prefix().len() <= MAX_BYTES => {}
-            Ok(None) => return Err(Fault::new(Code::TransportHeaderInvalid).fact("reason", "too long")),
+            Ok(None) => {}
+            Err(bad @ BadHeader::TooLong(_)) => {
+                return Err(Fault::new(Code::TransportHeaderLong).because(bad));
+            }
             Err(bad) => return Err(Fault::new(Code::TransportHeaderInvalid).because(bad)),
         }
         let read = stream.fill(1024).await;

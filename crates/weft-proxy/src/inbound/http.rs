@@ -1,6 +1,10 @@
 //! Inbound HTTP: every request is decided on its own.
 
-use super::{Connection, limit::Limiter};
+use super::{
+    Connection,
+    limit::Limiter,
+    withdraw::{self, Held, Hold},
+};
 use crate::{
     detect::Protocol,
     http::{
@@ -38,13 +42,12 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::ClientTls,
     inbound::{Caller, DenyReason, Permit, Rule, ServerPolicy, authorize_http},
-    meta::Meta,
 };
 use weft_wire::record::Direction;
 
 /// The HTTP side of one connection.
 struct Requests {
-    connection: Connection,
+    connection: Rc<Connection>,
     policy: Latest<ServerPolicy>,
     /// The value of `l5d-client-id`.
     client_id: Option<HeaderValue>,
@@ -59,9 +62,9 @@ struct Requests {
 
 /// The counters of one permit, so that a request formats no label.
 struct Counted {
-    server: Arc<Meta>,
-    authorization: Arc<Meta>,
-    route: Option<Arc<Meta>>,
+    permit: Permit,
+    /// What is under way by this permit.
+    hold: Rc<Hold>,
     flavour: Flavour,
     allowed: Arc<Counter>,
     series: Arc<HttpSeries>,
@@ -93,7 +96,7 @@ pub(super) async fn relay(
     let client_id = connection.tls.client_id().and_then(|id| HeaderValue::from_str(id.as_str()).ok());
     let meshed = matches!(connection.tls, ClientTls::Terminated(_));
     let requests = Rc::new(Requests {
-        connection,
+        connection: Rc::new(connection),
         policy,
         client_id,
         // Strangers learn the code and no more: it tells a mesh peer that came in plaintext by mistake what to doubt.
@@ -103,12 +106,19 @@ pub(super) async fn relay(
         limiter: RefCell::default(),
         reached: Cell::new(false),
     });
-    server::serve(io, protocol, &mesh.config.inbound.h2, &mesh.drain, requests).await
+    let changes = withdraw::each_change(&requests.policy, |now| requests.recheck(now));
+    tokio::select! {
+        biased;
+        never = changes => match never {},
+        ended = server::serve(io, protocol, &mesh.config.inbound.h2, &mesh.drain, requests.clone()) => ended,
+    }
 }
 
 /// Why a request was not answered by the application.
 enum NoAnswer {
     Fault(Fault),
+    /// The policy changed its mind meanwhile, which is reported already.
+    Withdrawn(Fault),
     /// The application reset the stream: the client is told the same.
     Reset(h2::Reason),
 }
@@ -133,11 +143,15 @@ impl Service for Requests {
                 connection.story.request(response.status().as_u16());
                 Ok(response)
             }
-            Err(NoAnswer::Reset(reason)) => Err(Box::new(h2::Error::from(reason))),
-            Err(NoAnswer::Fault(fault)) => {
-                let who = Who { client: connection.client, target: &connection.app };
-                let metrics = &connection.worker.mesh.metrics;
-                report::request_failed(metrics, &connection.story, Direction::Inbound, who, &fault);
+            Err(no_answer) => {
+                let fault = match no_answer {
+                    NoAnswer::Withdrawn(fault) => fault,
+                    NoAnswer::Fault(fault) => {
+                        report_failed(connection, &fault);
+                        fault
+                    }
+                    NoAnswer::Reset(reason) => return Err(Box::new(h2::Error::from(reason))),
+                };
                 let response = refusal(&fault, audience);
                 connection.story.request(response.status().as_u16());
                 if crate::http::respond::closes(fault.code()) {
@@ -162,7 +176,29 @@ impl Drop for InFlight<'_> {
     }
 }
 
+fn report_failed(connection: &Connection, fault: &Fault) {
+    let who = Who { client: connection.client, target: &connection.app };
+    let metrics = &connection.worker.mesh.metrics;
+    report::request_failed(metrics, &connection.story, Direction::Inbound, who, fault);
+}
+
 impl Requests {
+    /// Ends what is under way by permits that the new policy would not give.
+    fn recheck(&self, now: &ServerPolicy) {
+        let mut withdrawn = Vec::new();
+        self.counted.borrow_mut().retain(|counted| {
+            // Nothing is under way by it: the next request is decided anew.
+            if Rc::strong_count(&counted.hold) == 1 {
+                return true;
+            }
+            let Some(why) = self.connection.recheck(now, &counted.permit) else { return true };
+            counted.hold.withdraw(&why);
+            withdrawn.push(why);
+            false
+        });
+        withdrawn.iter().for_each(|fault| report_failed(&self.connection, fault));
+    }
+
     async fn answer(
         &self,
         request: Request<Body>,
@@ -184,13 +220,19 @@ impl Requests {
             weft_model::inbound::Protocol::Grpc(_) => Flavour::Grpc,
             _ => Flavour::Http,
         };
-        let counted = self.counters(&permit, flavour);
+        let counted = self.counters(&policy, &permit, flavour);
         let asked = Asked { begun, is_grpc, carried: carried.is_some() };
         counted.allowed.add(1);
         counted.series.request();
         let mut exchange = Exchange::inbound(&counted.by_route, flavour == Flavour::Grpc, begun);
         let request = request.map(|body| body.counted(&mut exchange));
-        match self.forward(request, asked, &policy, rule, &counted).await {
+        let hold = counted.hold.clone();
+        let answered = tokio::select! {
+            biased;
+            answered = self.forward(request, asked, &policy, rule, &counted) => answered,
+            why = hold.withdrawn() => Err(NoAnswer::Withdrawn(why)),
+        };
+        match answered {
             Ok(response) => {
                 let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
                 Ok(response.map(|body| body.by_route(exchange, status, grpc)))
@@ -251,7 +293,15 @@ impl Requests {
         {
             let server = Upgrading::of_response(&mut response);
             if let Some(client) = client_upgrade {
-                upgrade::bridge(client, server, connection.story.clone(), worker.mesh.drain.clone());
+                // It outlives the HTTP connection, and looks out for itself.
+                let (policy, permit) = (self.policy.watch(), counted.permit.clone());
+                let (connection, drain) = (self.connection.clone(), worker.mesh.drain.clone());
+                let story = connection.story.clone();
+                let withdrawn = async move {
+                    let why = connection.outlasts(policy, &permit).await;
+                    report_failed(&connection, &why);
+                };
+                upgrade::bridge(client, server, story, drain, withdrawn);
             }
             return Ok(response);
         }
@@ -273,6 +323,7 @@ impl Requests {
             load: None,
             limits: None,
             exchange: None,
+            held: Some(Held::new(counted.hold.clone())),
         });
         Ok(response.map(|body| body.watched(watch)))
     }
@@ -334,27 +385,22 @@ impl Requests {
                 }
                 connection.worker.mesh.metrics.counter(family, &labels).add(1);
                 connection.story.decided(&policy.meta, None);
-                Err(connection.denied(&denied))
+                Err(connection.denied(policy, &denied))
             }
         }
     }
 
     /// The counters that belong to a permit; also tells the story when another one decided than before.
-    fn counters(&self, permit: &Permit, flavour: Flavour) -> Rc<Counted> {
+    fn counters(&self, policy: &ServerPolicy, permit: &Permit, flavour: Flavour) -> Rc<Counted> {
         let mut all = self.counted.borrow_mut();
-        let found = all.iter().find(|c| {
-            c.authorization == *permit.authorization()
-                && c.server == *permit.server()
-                && c.route.as_ref() == permit.route()
-                && c.flavour == flavour
-        });
-        if let Some(found) = found {
+        if let Some(found) = all.iter().find(|c| c.permit == *permit && c.flavour == flavour) {
             return found.clone();
         }
         let connection = &self.connection;
         connection.story.decided(permit.server(), Some(permit.authorization()));
         let allowed = format!("allowed by {} of {}", permit.authorization(), permit.server());
         connection.story.event(Phase::Authorize, allowed);
+        connection.audited(policy, permit);
         let mut labels = Labels::new()
             .target(connection.app)
             .server(permit.server(), connection.app.port())
@@ -371,13 +417,15 @@ impl Requests {
         }
         let allowed = metrics.counter(Count::InboundHttpAuthzAllow, &labels);
         let series = metrics.http(&labels.with("direction", "inbound"));
-        if all.len() == COUNTED {
-            all.remove(0);
+        if all.len() >= COUNTED {
+            // Never one by which something is under way: a change of the policy must find it.
+            if let Some(free) = all.iter().position(|c| Rc::strong_count(&c.hold) == 1) {
+                all.remove(free);
+            }
         }
         let counted = Rc::new(Counted {
-            server: permit.server().clone(),
-            authorization: permit.authorization().clone(),
-            route: permit.route().cloned(),
+            permit: permit.clone(),
+            hold: Rc::default(),
             flavour,
             allowed,
             series,

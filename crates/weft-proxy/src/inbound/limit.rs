@@ -81,7 +81,7 @@ fn rate_limit(policy: &ServerPolicy) -> Option<&RateLimit> {
             let HttpPolicy { rate_limit, .. } = http;
             rate_limit.as_ref()
         }
-        Protocol::Opaque | Protocol::Tls => None,
+        Protocol::Opaque | Protocol::Tls | Protocol::Unreadable(_) => None,
     }
 }
 

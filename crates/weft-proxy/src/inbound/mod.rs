@@ -5,6 +5,7 @@ mod http;
 pub mod limit;
 mod opaque;
 mod refuse;
+pub(crate) mod withdraw;
 
 use crate::{
     accept,
@@ -234,7 +235,7 @@ async fn own_handshake(
     let accepted = within(limit, accepting).await.map_err(|late| {
         let has = mesh.identity.current().is_some();
         let code = if has { Code::HandshakeTimeout } else { Code::NoCertificateYet };
-        Fault::new(code).in_phase(Phase::TlsAccept).fact("waited_ms", late.waited.as_millis())
+        detect::waited(Fault::new(code).in_phase(Phase::TlsAccept), late)
     });
     let accepted = accepted.and_then(|inner| inner).map_err(|fault| fault.peer(client))?;
     let took = begun.elapsed();
@@ -274,9 +275,14 @@ async fn understand(
                 Protocol::Http1 | Protocol::Opaque => Protocol::Http1,
             }
         }
-        PolicyProtocol::Detect { timeout, .. } => {
+        PolicyProtocol::Detect { .. } | PolicyProtocol::Unreadable(_) => {
+            let limit = match &policy.protocol {
+                PolicyProtocol::Detect { timeout, .. } => *timeout,
+                // Nobody gets in, but whoever speaks HTTP is told why.
+                _ => connection.worker.mesh.config.inbound.detect_timeout,
+            };
             let begun = Instant::now();
-            let detected = detect::protocol(io.stream(), *timeout).await;
+            let detected = detect::protocol(io.stream(), limit).await;
             let metrics = &connection.worker.mesh.metrics;
             let labels = Labels::new().server(&policy.meta, connection.app.port());
             report::detected(metrics, Direction::Inbound, &labels, &detected, begun.elapsed());

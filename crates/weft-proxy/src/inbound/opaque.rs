@@ -86,6 +86,7 @@ impl Connection {
         let metrics = &self.worker.mesh.metrics;
         match authorize_tcp(policy, &caller) {
             Ok(permit) => {
+                self.audited(policy, &permit);
                 let labels = labels().policy("authz", permit.authorization());
                 metrics.counter(Count::InboundTcpAuthzAllow, &labels).add(1);
                 Ok(permit)
@@ -97,7 +98,7 @@ impl Connection {
                 }
                 metrics.counter(Count::InboundTcpAuthzDeny, &labels()).add(1);
                 self.story.decided(&policy.meta, None);
-                Err(self.denied(&denied))
+                Err(self.denied(policy, &denied))
             }
         }
     }
@@ -113,15 +114,7 @@ async fn withdrawn(connection: &Connection, policy: &mut watch::Receiver<Arc<Ser
         let now = policy.borrow_and_update().clone();
         let caller = Caller { addr: connection.client.ip(), tls: &connection.tls };
         if let Err(denied) = authorize_tcp(&now, &caller) {
-            let labels = Labels::new()
-                .target(connection.app)
-                .server(&now.meta, connection.app.port())
-                .client_tls(&connection.tls);
-            connection.worker.mesh.metrics.counter(Count::InboundTcpAuthzTerminate, &labels).add(1);
-            return Fault::new(Code::PermitWithdrawn)
-                .in_phase(Phase::Copy)
-                .peer(connection.client)
-                .because(connection.denied(&denied));
+            return connection.withdrawn(&now, &denied);
         }
     }
 }

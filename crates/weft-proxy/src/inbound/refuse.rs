@@ -1,38 +1,33 @@
-//! A denial, as a fault that says what was asked and what would have been needed.
+//! A denial, as a fault that says what was asked and what would have been needed; and one that was only audited.
 
 use super::Connection;
-use crate::discovery::ports::UNREADABLE;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::ClientTls,
-    inbound::{Denied, DenyReason},
+    inbound::{Denied, DenyReason, Permit, Protocol, ServerPolicy},
     meta::Meta,
 };
 
 impl Connection {
-    pub(crate) fn denied(&self, denied: &Denied) -> Fault {
+    pub(crate) fn denied(&self, policy: &ServerPolicy, denied: &Denied) -> Fault {
         let by_default = matches!(&*denied.server, Meta::Default(_)) && denied.tried.is_empty();
-        let unreadable = matches!(&*denied.server, Meta::Default(name) if name == UNREADABLE);
         let code = match denied.reason {
-            _ if unreadable => Code::PolicyInvalid,
             DenyReason::NoRuleAllows if by_default => Code::DefaultDenied,
             DenyReason::NoRuleAllows => Code::NoRuleAllows,
             DenyReason::NoIdentity => Code::PlaintextRefused,
             DenyReason::NotHttp => Code::TcpNotHttpRoute,
             DenyReason::NoRoute => Code::NoRouteMatches,
-        };
-        let client = match &self.tls {
-            ClientTls::Terminated(Some(id)) => id.to_string(),
-            ClientTls::Terminated(None) => "mesh TLS without an identity".into(),
-            ClientTls::Passthrough { sni } => format!("TLS for {sni}"),
-            ClientTls::None(why) => format!("no TLS ({})", why.as_str()),
+            DenyReason::Unreadable => Code::PolicyInvalid,
         };
         let mut fault = Fault::new(code)
             .in_phase(Phase::Authorize)
             .about(self.app)
             .peer(self.client)
-            .fact("client", client)
+            .fact("client", self.who())
             .fact("server", &denied.server);
+        if let Protocol::Unreadable(why) = &policy.protocol {
+            fault = fault.fact("policy", why);
+        }
         if let Some(route) = &denied.route {
             fault = fault.fact("route", route);
         }
@@ -41,5 +36,35 @@ impl Connection {
             fault = fault.fact("tried", tried.join(" "));
         }
         fault
+    }
+
+    /// The caller, in words.
+    fn who(&self) -> String {
+        match &self.tls {
+            ClientTls::Terminated(Some(id)) => id.to_string(),
+            ClientTls::Terminated(None) => "mesh TLS without an identity".into(),
+            ClientTls::Passthrough { sni } => format!("TLS for {sni}"),
+            ClientTls::None(why) => format!("no TLS ({})", why.as_str()),
+        }
+    }
+
+    /// Logs a permit that exists only because the policy audits, in the form in which Linkerd's users look for it.
+    pub(super) fn audited(&self, policy: &ServerPolicy, permit: &Permit) {
+        let Some(would_deny) = permit.would_deny() else { return };
+        let (server, authz) = (&policy.meta, permit.authorization());
+        tracing::info!(
+            server.group = server.group(),
+            server.kind = server.kind(),
+            server.name = server.name(),
+            route = permit.route().map(ToString::to_string),
+            client.tls = self.who(),
+            client.ip = %self.client.ip(),
+            authz.group = authz.group(),
+            authz.kind = authz.kind(),
+            authz.name = authz.name(),
+            would_deny = would_deny.as_str(),
+            "Request allowed",
+        );
+        self.story.event(Phase::Authorize, format!("only audited: {}", would_deny.as_str()));
     }
 }

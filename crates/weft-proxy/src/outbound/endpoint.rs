@@ -198,6 +198,7 @@ fn speaks_against_discovery(code: Code) -> bool {
         code,
         Code::HandshakeEof
             | Code::HandshakeFailed
+            | Code::HandshakeAlert
             | Code::PeerNotTls
             | Code::IdentityMismatch
             | Code::ForeignServerName

@@ -275,6 +275,7 @@ impl Requests {
                     server,
                     connection.story.clone(),
                     connection.worker.mesh.drain.clone(),
+                    std::future::pending(),
                 );
             }
             return Ok(response);
@@ -293,6 +294,7 @@ impl Requests {
             load: Some(load),
             limits: Limits::new(begun, rule.timeouts.request, rule.timeouts.idle),
             exchange: None,
+            held: None,
         });
         Ok(response.map(|body| body.watched(watch)))
     }

@@ -323,14 +323,14 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     code(Code::ConnectionLoop).await;
     let mut stream = TcpStream::connect(proxy.inbound).await.unwrap();
     stream.write_all(request).await.unwrap();
-    code(Code::NoClientCertificate).await;
+    code(Code::PlaintextOnOwnPort).await;
     // A probe is written down, and is nobody's failure.
     drop(TcpStream::connect(proxy.inbound).await.unwrap());
     let silent = |r: &ConnectionRecord| r.ended.as_deref().is_some_and(|how| how.contains("without sending"));
     assert_eq!(proxy.record(silent).await.fault, None);
     let mut stream = tls(credentials.client(), &proxy, false).await;
     assert_eq!(raw::read_all(&mut stream).await.unwrap_or_default(), b"");
-    code(Code::TransportHeaderMissing).await;
+    code(Code::TransportNotOffered).await;
     let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
     let other = Identity::parse("other.example").unwrap();
     let told = handshake::connect(credentials.client(), tcp, &other, &other, true).await.unwrap_err();
@@ -358,16 +358,13 @@ async fn probes_of_a_port_that_denies_them_are_no_failures_and_callers_are_reset
 async fn a_policy_that_cannot_be_read_refuses_everything_and_says_so() {
     let (pki, app) = (Pki::new(), app().await);
     let proxy = proxy(&pki, "store", app.addr, app.addr);
-    let unreadable = weft_model::inbound::ServerPolicy {
-        meta: meta("invalid"),
-        authorizations: Vec::new(),
-        ..weft_model::inbound::ServerPolicy::clone(&server(detect(), Authn::Unauthenticated))
-    };
-    proxy.told.inbound(app.addr.port(), std::sync::Arc::new(unreadable));
+    let unreadable = server(Protocol::Unreadable("server.protocol".into()), Authn::Unauthenticated);
+    proxy.told.inbound(app.addr.port(), unreadable);
     let (head, _) = raw::http(proxy.inbound, "GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
     assert!(head.starts_with("HTTP/1.1 500") && head.contains("l5d-proxy-error: POL-003\r\n"), "{head}");
     let mut stream = TcpStream::connect(proxy.inbound).await.unwrap();
     stream.write_all(b"\x01\x02").await.unwrap();
     assert!(raw::read_all(&mut stream).await.is_err(), "reset");
     assert_eq!(app.count(), 0);
+    assert_eq!(proxy.failure().await.fault.unwrap().fact("policy"), Some("server.protocol"));
 }

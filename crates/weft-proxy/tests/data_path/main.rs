@@ -5,5 +5,7 @@ mod h2_rules;
 mod harness;
 mod inbound;
 mod outbound;
+mod outcomes;
 mod pair;
+mod permits;
 mod process;
