@@ -252,6 +252,13 @@ codes! {
         says: "the peer's proxy reported a failure",
         remedy: "The evidence holds its words: look at the peer's proxy, at its policy, and at the application behind it.";
 
+    ResponseHeadersTimeout = "UPS-016", blame: Application, retry: OtherEndpoint, http: 504, grpc: DeadlineExceeded,
+        says: "the server did not begin to answer within the route's response timeout",
+        remedy: "The time began with the request's last byte: the application is slow, or the timeout too short.";
+    StreamIdle = "UPS-017", blame: Application, retry: Never, http: 504, grpc: DeadlineExceeded,
+        says: "nothing came within the route's idle timeout",
+        remedy: "The application paused in the middle of its answer; a stream that is quiet by nature needs a longer idle timeout.";
+
     // --- PRO: protocol
     BadRequest = "PRO-001", blame: Peer, retry: Never, http: 400, grpc: InvalidArgument,
         says: "the request is not valid HTTP",

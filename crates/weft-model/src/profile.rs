@@ -111,7 +111,7 @@ pub struct ServiceRoutes {
 pub struct ServiceRoute {
     /// `None`: any request.
     pub condition: Option<Condition>,
-    pub classes: Vec<ResponseClass>,
+    pub classes: Arc<[ResponseClass]>,
     pub labels: Arc<BTreeMap<String, String>>,
     pub meta: Arc<Meta>,
     pub retryable: bool,
@@ -173,7 +173,7 @@ impl ServiceRoutes {
         let meta = |name: &str| Arc::new(Meta::default_named(name));
         let route = |route: &ProfileRoute| ServiceRoute {
             condition: Some(route.condition.clone()),
-            classes: route.classes.clone(),
+            classes: route.classes.as_slice().into(),
             labels: Arc::new(route.labels.clone()),
             meta: meta(route.labels.get("route").map_or("profile", String::as_str)),
             retryable: route.retryable,
@@ -186,7 +186,7 @@ impl ServiceRoutes {
             routes: profile.routes.iter().map(route).collect(),
             rest: ServiceRoute {
                 condition: None,
-                classes: Vec::new(),
+                classes: Arc::default(),
                 labels: Arc::default(),
                 meta: meta("default"),
                 retryable: false,

@@ -231,7 +231,7 @@ fn kind(code: Code) -> &'static str {
         | Code::BreakersOpen
         | Code::QueueTimeout => "failfast",
         Code::IdentityRequired => "identity required",
-        Code::ResponseTimeout => "response timeout",
+        Code::ResponseTimeout | Code::ResponseHeadersTimeout | Code::StreamIdle => "response timeout",
         Code::ConnectionLoop => "gateway loop",
         Code::ConnectRefused
         | Code::ConnectTimeout
@@ -258,6 +258,8 @@ pub(crate) fn route_error(code: Code) -> &'static str {
         | Code::QueueTimeout => "FAIL_FAST",
         Code::Overloaded => "LOAD_SHED",
         Code::ResponseTimeout => "REQUEST_TIMEOUT",
+        Code::ResponseHeadersTimeout => "RESPONSE_HEADERS_TIMEOUT",
+        Code::StreamIdle => "IDLE_TIMEOUT",
         Code::UpstreamGoaway => "GO_AWAY",
         Code::ConnectRefused
         | Code::ConnectTimeout

@@ -23,6 +23,7 @@ use weft_fault::{Code, Fault};
 use weft_model::{
     meta::Meta,
     outbound::{OutboundPolicy, Profile},
+    profile::ServiceRoutes,
 };
 use weft_wire::common::Invalid;
 
@@ -187,7 +188,9 @@ pub(super) async fn watch(
                 && last.awaits_identity == awaits_identity
         });
         if !same {
+            let service = routes_of(profile.as_deref(), addr.port(), last.as_ref());
             let destination = Destination {
+                service,
                 addr,
                 generation: last.as_ref().map_or(1, |last| last.generation + 1),
                 learned: Instant::now(),
@@ -204,6 +207,14 @@ pub(super) async fn watch(
             out.release();
         }
     }
+}
+
+/// A profile's routes. Where they are as before, the same ones go on: counters and budgets are theirs.
+fn routes_of(profile: Option<&Profile>, port: u16, last: Option<&Destination>) -> Option<Arc<ServiceRoutes>> {
+    let before = last.and_then(|last| last.service.as_ref());
+    let (name, endpoint) = (profile?.fully_qualified_name.as_deref(), profile?.endpoint.as_ref());
+    let now = ServiceRoutes::new(&profile?.service, name, endpoint, port, before.map(|before| &**before))?;
+    Some(before.filter(|before| ***before == now).cloned().unwrap_or_else(|| Arc::new(now)))
 }
 
 async fn next<M: Send + 'static>(lookup: &mut Option<Lookup<M>>) -> Told<M> {

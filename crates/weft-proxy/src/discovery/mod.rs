@@ -32,6 +32,7 @@ use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_model::{
     inbound::{Protocol, ServerPolicy},
     outbound::{Endpoint, Endpoints, OutboundPolicy, Profile},
+    profile::ServiceRoutes,
 };
 
 /// The answer for one original destination. Replaced whole: keep the receiver and look again when it changes.
@@ -42,6 +43,8 @@ pub struct Destination {
     pub generation: u64,
     pub learned: Instant,
     pub profile: Option<Arc<Profile>>,
+    /// Routes of the profile that are in force instead of the policy's.
+    pub service: Option<Arc<ServiceRoutes>>,
     /// The controller's policy, or one made from the profile, or a plain forward to the address.
     pub policy: Arc<OutboundPolicy>,
     pub in_cluster: bool,

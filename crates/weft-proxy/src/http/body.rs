@@ -1,6 +1,10 @@
 //! Message bodies: passed on piece by piece, and watched to their end.
 
-use super::{pool::Lease, server::Busy};
+use super::{
+    pool::Lease,
+    replay::{Peeked, Reader},
+    server::Busy,
+};
 use crate::{
     inbound::withdraw::Held,
     metrics::{
@@ -21,6 +25,7 @@ use std::{
 };
 use tokio::time::{Sleep, sleep_until};
 use weft_fault::{Code, Fault, Phase};
+use weft_model::profile::{ResponseClass, classify};
 
 /// A body of a request or response.
 pub(crate) struct Body {
@@ -33,6 +38,8 @@ pub(crate) struct Body {
 enum Inner {
     Empty,
     Incoming(Incoming),
+    Replayed(Box<Reader>),
+    Peeked(Box<Peeked>),
 }
 
 impl Body {
@@ -45,6 +52,18 @@ impl Body {
             return Body::empty();
         }
         Body { inner: Inner::Incoming(incoming), watch: None, busy: None, counted: None }
+    }
+
+    fn of(inner: Inner) -> Self {
+        Body { inner, watch: None, busy: None, counted: None }
+    }
+
+    pub(super) fn replayed(reader: Reader) -> Self {
+        Body::of(Inner::Replayed(Box::new(reader)))
+    }
+
+    pub(super) fn peeked(peeked: Peeked) -> Self {
+        Body::of(Inner::Peeked(Box::new(peeked)))
     }
 
     /// Watches a response's body to its end, or to its being dropped.
@@ -114,6 +133,15 @@ pub(crate) struct Watch {
     pub(crate) limits: Option<Limits>,
     /// The permit under which it comes.
     pub(crate) held: Option<Held>,
+    /// The classes of a ServiceProfile's route, where one takes the request.
+    pub(crate) service: Option<Box<ByClasses>>,
+}
+
+/// A response as a ServiceProfile's route sees it.
+pub(crate) struct ByClasses {
+    pub(crate) classes: Arc<[ResponseClass]>,
+    /// As the application sees it, and as it went out.
+    pub(crate) series: [Arc<HttpSeries>; 2],
 }
 
 /// Limits of a response that has begun.
@@ -155,7 +183,8 @@ impl Watch {
     /// Is the response to end before its time?
     fn poll_broken_off(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
         if let Some(late) = self.limits.as_mut().and_then(|limits| limits.poll_late(cx)) {
-            let fault = Fault::new(Code::ResponseTimeout).in_phase(Phase::ResponseBody);
+            let code = if late == "idle" { Code::StreamIdle } else { Code::ResponseTimeout };
+            let fault = Fault::new(code).in_phase(Phase::ResponseBody);
             return Some(fault.fact("timeout", late));
         }
         self.held.as_mut().and_then(|held| held.poll_withdrawn(cx))
@@ -164,7 +193,11 @@ impl Watch {
     /// The response is over. `clean`: it came whole, so its connection may carry another.
     fn end(self, trailers: Option<&HeaderMap>, clean: bool) {
         let grpc = trailers.and_then(grpc_status).or(self.grpc);
-        let success = self.status < 500 && grpc.is_none_or(|code| !fails(code));
+        let class = self.service.as_ref().and_then(|by| classify(&by.classes, self.status));
+        let success = !class.unwrap_or(self.status >= 500) && grpc.is_none_or(|code| !fails(code));
+        for series in self.service.iter().flat_map(|by| &by.series) {
+            series.response(self.status, grpc.filter(|_| self.is_grpc), success, self.begun.elapsed());
+        }
         self.series.response(self.status, grpc.filter(|_| self.is_grpc), success, self.begun.elapsed());
         if let Some(exchange) = self.exchange {
             exchange.end(self.status, grpc);
@@ -209,8 +242,15 @@ impl hyper::body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
-        let Inner::Incoming(incoming) = &mut this.inner else { return Poll::Ready(None) };
-        match Pin::new(incoming).poll_frame(cx) {
+        let polled = match &mut this.inner {
+            Inner::Empty => return Poll::Ready(None),
+            Inner::Incoming(incoming) => {
+                Pin::new(incoming).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Inner::Replayed(reader) => reader.poll_frame(cx),
+            Inner::Peeked(peeked) => peeked.poll_frame(cx),
+        };
+        match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 let held = this.watch.as_ref().and_then(|watch| watch.held.as_ref());
                 // A server that always has more to say is never waited for.
@@ -231,8 +271,7 @@ impl hyper::body::Body for Body {
                         watch.grpc = grpc_status(trailers).or(watch.grpc);
                     }
                 }
-                let over = matches!(&this.inner, Inner::Incoming(incoming) if incoming.is_end_stream());
-                if over {
+                if this.is_end_stream() {
                     this.counted = None;
                     if let Some(watch) = this.watch.take() {
                         watch.end(None, true);
@@ -266,6 +305,8 @@ impl hyper::body::Body for Body {
         match &self.inner {
             Inner::Empty => true,
             Inner::Incoming(incoming) => incoming.is_end_stream(),
+            Inner::Replayed(reader) => reader.is_end_stream(),
+            Inner::Peeked(peeked) => peeked.is_end_stream(),
         }
     }
 
@@ -273,6 +314,8 @@ impl hyper::body::Body for Body {
         match &self.inner {
             Inner::Empty => SizeHint::with_exact(0),
             Inner::Incoming(incoming) => incoming.size_hint(),
+            Inner::Replayed(reader) => reader.size_hint(),
+            Inner::Peeked(peeked) => peeked.size_hint(),
         }
     }
 }

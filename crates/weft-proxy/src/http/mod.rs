@@ -8,6 +8,7 @@ mod frames;
 pub(crate) mod headers;
 pub(crate) mod orig_proto;
 pub(crate) mod pool;
+pub(crate) mod replay;
 pub(crate) mod respond;
 pub(crate) mod server;
 pub(crate) mod upgrade;

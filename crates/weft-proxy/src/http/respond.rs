@@ -77,6 +77,8 @@ pub(crate) fn closes(code: Code) -> bool {
         | Code::BackendInvalid
         | Code::NoBackend
         | Code::ResponseTimeout
+        | Code::ResponseHeadersTimeout
+        | Code::StreamIdle
         | Code::IdentityRequired => false,
         _ => code.http() >= 500,
     }

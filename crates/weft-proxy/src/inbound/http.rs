@@ -322,6 +322,7 @@ impl Requests {
             lease: answered.lease,
             load: None,
             limits: None,
+            service: None,
             exchange: None,
             held: Some(Held::new(counted.hold.clone())),
         });

@@ -1,6 +1,6 @@
 //! The families that have one number per label set.
 
-use super::families::{AUTHZ, CLIENT, Groups, PARENT, ROUTE, SRV, TARGET};
+use super::families::{AUTHZ, BACKEND, CLIENT, Groups, PARENT, ROUTE, SERVICE_ROUTE, SRV, TARGET};
 
 /// A family of plain counters. Further ones are appended here and to [`COUNTERS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub enum Count {
     CertRefreshes,
     JournalDropped,
     SilentConnections,
+    RouteRetryable,
+    RouteRetrySkipped,
+    /// Copies of requests, by what became of them.
+    Mirrored,
 }
 
 /// Its name without `_total`, its labels, and what is counted.
@@ -131,6 +135,24 @@ pub(crate) const COUNTERS: &[Counters] = &[
         "weft_silent_connections",
         &[&["direction"]],
         "Connections closed without a byte from the client",
+    ),
+    (
+        Count::RouteRetryable,
+        "route_retryable",
+        SERVICE_ROUTE,
+        "Responses that a ServiceProfile's route calls failures of retryable requests",
+    ),
+    (
+        Count::RouteRetrySkipped,
+        "route_retry_skipped",
+        &[&["direction", "dst", "rt_*", "skipped"]],
+        "Such responses whose requests were not sent again",
+    ),
+    (
+        Count::Mirrored,
+        "weft_mirrored_requests",
+        &[BACKEND, &["outcome"]],
+        "Copies of requests for another service, by what became of them",
     ),
 ];
 

@@ -74,6 +74,8 @@ pub(crate) const INBOUND_PARENT: &[&str] = &["parent_group", "parent_kind", "par
 pub(crate) const PARENT: &[&str] =
     &["parent_group", "parent_kind", "parent_namespace", "parent_name", "parent_port", "parent_section_name"];
 pub(crate) const OUTBOUND_ROUTE: &[&str] = &["route_group", "route_kind", "route_namespace", "route_name"];
+/// A route of a ServiceProfile.
+pub(crate) const SERVICE_ROUTE: Groups = &[&["direction", "dst", "rt_*"]];
 pub(crate) const BACKEND: &[&str] = &[
     "backend_group",
     "backend_kind",

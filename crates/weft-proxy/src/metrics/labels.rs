@@ -117,6 +117,14 @@ impl Labels {
         self
     }
 
+    /// A ServiceProfile route's own labels, with the prefix `rt_`.
+    pub fn rt<'a>(mut self, labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+        for (name, value) in labels {
+            self.push(&format!("rt_{name}"), value);
+        }
+        self
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -10,6 +10,7 @@ pub mod group;
 pub mod labels;
 mod page;
 mod process;
+pub mod retry;
 pub mod route;
 pub mod series;
 
@@ -21,10 +22,11 @@ use crate::metrics::{
     balancer::{Balancer, Detection, TransportRoute},
     counters::{COUNTERS, GAUGES},
     families::{
-        AUTHZ, AnySet, BACKEND, CLIENT, Groups, INBOUND_PARENT, OUTBOUND_ROUTE, PARENT, ROUTE, SRV, Set,
-        TARGET,
+        AUTHZ, AnySet, BACKEND, CLIENT, Groups, INBOUND_PARENT, OUTBOUND_ROUTE, PARENT, ROUTE, SERVICE_ROUTE,
+        SRV, Set, TARGET,
     },
     labels::Labels,
+    retry::Retries,
     route::{InboundRoute, OutboundBackend, OutboundRoute},
     series::{Counter, Gauge, Histogram, HttpSeries, STEPS, TcpSeries},
 };
@@ -46,6 +48,9 @@ pub struct Metrics {
     inbound_routes: [Set<InboundRoute>; 2],
     outbound_routes: [Set<OutboundRoute>; 2],
     outbound_backends: [Set<OutboundBackend>; 2],
+    retries: [Set<Retries>; 2],
+    /// As the application sees them, and as they went out.
+    service_routes: [Set<HttpSeries>; 2],
     detections: [Set<Detection>; 2],
     transport_routes: [Set<TransportRoute>; 2],
     balancers: [Set<Balancer>; 3],
@@ -107,6 +112,14 @@ impl Metrics {
                 Set::new("outbound_http_route_backend", OF_BACKEND, "HTTP by route and backend"),
                 Set::new("outbound_grpc_route_backend", OF_BACKEND, "gRPC by route and backend"),
             ],
+            retries: [
+                Set::new("outbound_http_route_retry", OF_TRANSPORT_ROUTE, "HTTP by route"),
+                Set::new("outbound_grpc_route_retry", OF_TRANSPORT_ROUTE, "gRPC by route"),
+            ],
+            service_routes: [
+                Set::new("route_", SERVICE_ROUTE, "by a ServiceProfile's route"),
+                Set::new("route_actual_", SERVICE_ROUTE, "by a ServiceProfile's route, retries included"),
+            ],
             detections: [
                 Set::new("inbound_tcp_detect_http", &[SRV], "inbound"),
                 Set::new("outbound_tcp_detect_http", &[PARENT], "outbound"),
@@ -157,6 +170,20 @@ impl Metrics {
         self.outbound_backends[flavour as usize].resolve(labels)
     }
 
+    pub fn retries(&self, flavour: Flavour, labels: &Labels) -> Arc<Retries> {
+        self.retries[flavour as usize].resolve(labels)
+    }
+
+    /// Requests of the application that a route of a ServiceProfile takes.
+    pub fn service_route(&self, labels: &Labels) -> Arc<HttpSeries> {
+        self.service_routes[0].resolve(labels)
+    }
+
+    /// The same as they go out, retries included.
+    pub fn service_route_actual(&self, labels: &Labels) -> Arc<HttpSeries> {
+        self.service_routes[1].resolve(labels)
+    }
+
     /// What protocol detection comes to.
     pub fn detection(&self, direction: Direction, labels: &Labels) -> Arc<Detection> {
         self.detections[direction as usize].resolve(labels)
@@ -194,6 +221,8 @@ impl Metrics {
         self.inbound_routes.iter().for_each(|set| sets.push(set));
         self.outbound_routes.iter().for_each(|set| sets.push(set));
         self.outbound_backends.iter().for_each(|set| sets.push(set));
+        self.retries.iter().for_each(|set| sets.push(set));
+        self.service_routes.iter().for_each(|set| sets.push(set));
         self.detections.iter().for_each(|set| sets.push(set));
         self.transport_routes.iter().for_each(|set| sets.push(set));
         self.balancers.iter().for_each(|set| sets.push(set));

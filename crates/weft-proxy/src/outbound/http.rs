@@ -2,49 +2,45 @@
 
 use super::{Connection, endpoint::Member, load::Load};
 use crate::{
-    deadline::{Late, within},
+    deadline::within,
     detect::Protocol,
+    discovery::Destination,
     http::{
-        body::{Body, Limits, Watch, grpc_status},
+        body::{Body, ByClasses, Limits, Watch, grpc_status},
         filters::{self, Outcome},
-        headers::{self, View},
-        orig_proto,
-        pool::{self, Answered, Failed, Lease},
+        headers, orig_proto,
+        pool::Lease,
         respond::{self, Audience, Detail, refusal},
         server::{self, Closing, Service},
         upgrade::{self, Upgrading},
         wellformed,
     },
     io::Io,
-    metrics::{
-        Balanced, Flavour,
-        labels::Labels,
-        route::{Exchange, OutboundBackend, OutboundRoute},
-    },
+    metrics::{Flavour, route::Exchange},
     report::{self, Who},
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use ask::Kind;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use route::{ByService, Counted, Route};
 use std::{
+    borrow::Cow,
     cell::{Cell, RefCell},
     error::Error,
     net::SocketAddr,
     rc::Rc,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use weft_fault::{Code, Fault, Phase};
-use weft_model::{
-    identity::Identity,
-    meta::Meta,
-    outbound::{
-        BackendKind, Endpoint, FailureAccrual, HttpRoute, HttpRoutes, HttpRule, OutboundProtocol,
-        RouteBackend, find_route,
-    },
-};
+use weft_model::outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend, Timeouts};
 use weft_wire::record::Direction;
 
+mod ask;
+mod mirror;
 pub(super) mod refusing;
 mod retry;
+mod route;
+mod send;
 mod words;
 
 /// Endpoints that are tried for one request.
@@ -85,18 +81,6 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
 /// Endpoints of which one connection's story tells.
 const REACHED: usize = 8;
 
-/// The counters of one route and backend, so that a request formats no label.
-struct Counted {
-    /// The parent, the route and the backend.
-    way: (Arc<Meta>, Arc<Meta>, Arc<Meta>),
-    flavour: Flavour,
-    route: Arc<OutboundRoute>,
-    backend: Arc<OutboundBackend>,
-}
-
-/// More ways than this on one connection: the oldest counters are looked up again.
-const COUNTED: usize = 16;
-
 /// Why a request has no answer from a server.
 enum NoAnswer {
     Fault(Fault),
@@ -109,22 +93,16 @@ impl From<Fault> for NoAnswer {
     }
 }
 
-/// What a request is, apart from its head.
-struct Kind {
-    version: Version,
-    grpc: bool,
-    upgrades: bool,
-    /// The target was absolute, which the server has to see again.
-    absolute: bool,
-    require: Option<Identity>,
-}
-
-/// Where a request goes.
+/// Where a request goes, and what its route makes of it.
 struct Way<'r> {
     kind: &'r Kind,
     backend: &'r RouteBackend,
     strict: bool,
     accrual: Option<&'r FailureAccrual>,
+    timeouts: Timeouts,
+    retry: Option<Cow<'r, RetryPolicy>>,
+    service: Option<ByService<'r>>,
+    counted: &'r Counted,
 }
 
 /// A server's answer, and what hangs on its end.
@@ -189,12 +167,13 @@ impl Requests {
         wellformed::check(&request)?;
 
         // 1. What kind of request is it, and what in its head is for this proxy?
-        let kind = self.understand(&mut request, grpc);
+        let kind = Kind::of(&mut request, grpc)?;
         let client_upgrade = kind.upgrades.then(|| Upgrading::of_request(&mut request));
 
         // 2. Which way? One immutable view for the whole decision.
         let destination = connection.usable_destination().await;
-        let (route, rule, accrual) = self.route(&destination.policy.protocol, &request, kind.version)?;
+        let route = self.route(&destination, &request, kind.version)?;
+        let rule = route.rule;
         match filters::request(&rule.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
@@ -210,14 +189,23 @@ impl Requests {
             Outcome::Answer(response) => return Ok(*response),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
-
-        // 3. An endpoint's answer, in the time that the route gives.
-        let way = Way { kind: &kind, backend, strict: destination.strict, accrual };
         let flavour = match &destination.policy.protocol {
             OutboundProtocol::Grpc(_) => Flavour::Grpc,
             _ => Flavour::Http,
         };
-        let counted = self.counted(&destination.policy.meta, &route.meta, &backend.backend.meta, flavour);
+        let counted = self.counted(&destination.policy.meta, &route, &backend.backend.meta, flavour);
+        let way = self.way(&kind, &destination, &route, backend, &counted);
+        if let Some(ByService { routes, .. }) = way.service
+            && let Ok(name) = HeaderValue::try_from(&routes.name)
+        {
+            request.headers_mut().insert(headers::DST_CANONICAL, name);
+        }
+        let request = self.mirror(request, &kind, [&rule.filters, &backend.filters]);
+
+        // 3. An endpoint's answer, in the time that the route gives.
+        if let Some(service) = &counted.service {
+            service.asked.request();
+        }
         let mut exchange =
             Exchange::outbound(&counted.route, &counted.backend, flavour == Flavour::Grpc, begun);
         let request = request.map(|body| body.counted(&mut exchange));
@@ -236,6 +224,32 @@ impl Requests {
         }
     }
 
+    /// The route and what the request asks of it.
+    fn way<'r>(
+        &self,
+        kind: &'r Kind,
+        destination: &Destination,
+        route: &Route<'r>,
+        backend: &'r RouteBackend,
+        counted: &'r Counted,
+    ) -> Way<'r> {
+        let rule = route.rule;
+        let asked = kind.asked.as_ref().filter(|_| rule.allow_request_headers);
+        Way {
+            kind,
+            backend,
+            strict: destination.strict,
+            accrual: route.accrual,
+            timeouts: asked.map_or(rule.timeouts, |asked| asked.timeouts(rule.timeouts)),
+            retry: match asked {
+                None => rule.retry.as_ref().map(Cow::Borrowed),
+                Some(asked) => asked.retry(rule.retry.as_ref()),
+            },
+            service: route.service,
+            counted,
+        }
+    }
+
     /// One request's way to an endpoint and its answer's way back.
     async fn exchange(
         &self,
@@ -249,13 +263,15 @@ impl Requests {
         let Way { kind, backend, .. } = way;
 
         let connects = kind.upgrades && request.method() == Method::CONNECT;
-        let sending = self.send_and_retry(request, way, rule);
-        let limit = [rule.timeouts.request, rule.timeouts.response].into_iter().flatten().min();
-        let answer = match limit {
+        let sending = self.send_and_retry(request, way);
+        let answer = match way.timeouts.request {
             None => sending.await?,
-            Some(limit) => match within(limit, sending).await {
+            Some(limit) => match within(limit.saturating_sub(begun.elapsed()), sending).await {
                 Ok(answer) => answer?,
-                Err(late) => return Err(self.late(limit, late).into()),
+                Err(late) => {
+                    let fault = self.late(Code::ResponseTimeout, limit, late);
+                    return Err(fault.fact("timeout", "request").into());
+                }
             },
         };
 
@@ -284,6 +300,11 @@ impl Requests {
         self.remote_words(&mut response, &member);
         filters::response(&rule.filters, response.headers_mut());
         filters::response(&backend.filters, response.headers_mut());
+        let service = way.service.zip(way.counted.service.as_ref()).map(|(by, counted)| {
+            let (classes, series) =
+                (by.route.classes.clone(), [&counted.asked, &counted.actual].map(Arc::clone));
+            Box::new(ByClasses { classes, series })
+        });
         let watch = Box::new(Watch {
             series: member.series.borrow().clone(),
             begun,
@@ -292,41 +313,12 @@ impl Requests {
             is_grpc: kind.grpc,
             lease,
             load: Some(load),
-            limits: Limits::new(begun, rule.timeouts.request, rule.timeouts.idle),
+            limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle),
             exchange: None,
             held: None,
+            service,
         });
         Ok(response.map(|body| body.watched(watch)))
-    }
-
-    /// The counters of a way, resolved once per connection.
-    fn counted(
-        &self,
-        parent: &Arc<Meta>,
-        route: &Arc<Meta>,
-        backend: &Arc<Meta>,
-        flavour: Flavour,
-    ) -> Rc<Counted> {
-        let way = (parent, route, backend);
-        let mut all = self.counted.borrow_mut();
-        let same = |c: &&Rc<Counted>| (&c.way.0, &c.way.1, &c.way.2) == way && c.flavour == flavour;
-        if let Some(found) = all.iter().find(same) {
-            return found.clone();
-        }
-        let metrics = &self.connection.worker.mesh.metrics;
-        let of_route = Labels::new().object("parent", parent).route(route);
-        let of_backend = of_route.clone().object("backend", backend);
-        let counted = Rc::new(Counted {
-            way: (parent.clone(), route.clone(), backend.clone()),
-            flavour,
-            route: metrics.outbound_route(flavour, &of_route.with("hostname", "")),
-            backend: metrics.outbound_backend(flavour, &of_backend),
-        });
-        if all.len() == COUNTED {
-            all.remove(0);
-        }
-        all.push(counted.clone());
-        counted
     }
 
     fn admit(&self) -> Result<InFlight<'_>, Fault> {
@@ -339,255 +331,4 @@ impl Requests {
         worker.in_flight.set(now + 1);
         Ok(InFlight(&worker.in_flight))
     }
-
-    fn understand(&self, request: &mut Request<Body>, grpc: bool) -> Kind {
-        let version = request.version();
-        let upgrades = headers::wants_upgrade(request);
-        let absolute = version != Version::HTTP_2 && request.uri().authority().is_some() && !upgrades;
-        let head = request.headers_mut();
-        let require = head.remove(headers::REQUIRE_ID);
-        let require = require.and_then(|value| Identity::parse(value.to_str().ok()?).ok());
-        for name in [
-            headers::DST_OVERRIDE,
-            headers::DST_CANONICAL,
-            headers::CLIENT_ID,
-            headers::ORIG_PROTO,
-            headers::PROXY_ERROR,
-            headers::PROXY_CONNECTION,
-            headers::CONNECTION_ID,
-        ] {
-            head.remove(name);
-        }
-        headers::strip_hop_by_hop(head, upgrades);
-        Kind { version, grpc, upgrades, absolute, require }
-    }
-
-    fn route<'d>(
-        &self,
-        protocol: &'d OutboundProtocol,
-        request: &Request<Body>,
-        version: Version,
-    ) -> Result<(&'d HttpRoute, &'d HttpRule, Option<&'d FailureAccrual>), Fault> {
-        let routes: &HttpRoutes = match protocol {
-            OutboundProtocol::Detect { http2, .. } if version == Version::HTTP_2 => http2,
-            OutboundProtocol::Detect { http1, .. } => http1,
-            OutboundProtocol::Http1(routes)
-            | OutboundProtocol::Http2(routes)
-            | OutboundProtocol::Grpc(routes) => routes,
-            OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => {
-                // The destination became opaque while this connection spoke HTTP: the next one will be opaque.
-                self.closing.close();
-                return Err(Fault::new(Code::NoRouteMatches)
-                    .in_phase(Phase::Route)
-                    .about(self.connection.dst)
-                    .fact("reason", "the destination has become opaque"));
-            }
-        };
-        let host = headers::host(headers::authority(request).unwrap_or_default());
-        let view = View(request.headers());
-        let found = find_route(routes, &headers::parts(request, &host, &view));
-        found.map(|(route, rule)| (route, rule, routes.accrual.as_ref())).ok_or_else(|| {
-            let tried: Vec<_> = routes.routes.iter().take(8).map(|route| route.meta.to_string()).collect();
-            Fault::new(Code::NoRouteMatches)
-                .in_phase(Phase::Route)
-                .about(self.connection.dst)
-                .fact("host", &host)
-                .fact("tried", tried.join(" "))
-        })
-    }
-
-    fn late(&self, limit: Duration, late: Late) -> Fault {
-        Fault::new(Code::ResponseTimeout)
-            .in_phase(Phase::ResponseHeaders)
-            .about(self.connection.dst)
-            .fact("limit_ms", limit.as_millis())
-            .fact("waited_ms", late.waited.as_millis())
-    }
-
-    /// Sends the request to one endpoint after another, as long as it is certain that none has begun with it.
-    async fn send(&self, mut request: Request<Body>, way: &Way<'_>) -> Result<Answer, NoAnswer> {
-        let Way { kind, backend, strict, accrual } = *way;
-        let connection = &self.connection;
-        let limit = connection.worker.mesh.config.outbound.failfast_timeout;
-        let fixed = matches!(backend.backend.kind, BackendKind::Forward(_));
-        let mut tried: Vec<Rc<Member>> = Vec::new();
-        let mut last: Option<Fault> = None;
-        let mut stalls = 0;
-        let mut known: Option<Arc<Endpoint>> = None;
-        while tried.len() < TRIES {
-            let member = match &known {
-                Some(endpoint) if fixed => connection.worker.forward(endpoint, strict),
-                _ => match connection.member(backend, strict, &tried, limit, Balanced::Http).await {
-                    Ok(member) => member,
-                    // Others were tried before: the count of them says more than "none is left".
-                    Err(fault) if last.is_none() => return Err(fault.into()),
-                    Err(_) => break,
-                },
-            };
-            self.check_identity(&member, kind)?;
-            let first = self.tell(&member);
-            let load = member.load(accrual);
-            // Only a peer that may be meshed, for all that is known, can ask to be spoken to otherwise.
-            let again =
-                known.is_none() && member.may_refuse_plaintext() && retry::is_repeatable(&request, kind);
-            let again = again.then(|| pool::copy_of(&request));
-            let fault = match self.send_to(&member, request, kind, first).await? {
-                Ok(Answered { response, lease, made }) => {
-                    let (status, head) = (response.status(), response.headers());
-                    load.answered(&connection.worker, made.is_some(), status, head);
-                    if let (true, Ok(pool)) = (first && self.reaches(&member), &member.pool) {
-                        pool.tell(&connection.story, made);
-                    }
-                    if let Some(again) = again
-                        && words::refuses_plaintext(&response, &member)
-                    {
-                        known = self.identity_after_refusal(backend, &member, limit).await;
-                        if known.is_some() {
-                            let text = "the peer refused plaintext; its identity is known now: sent again";
-                            connection.story.event(Phase::Discover, text);
-                            request = again;
-                            continue;
-                        }
-                    }
-                    return Ok(Answer { response, lease, load, member });
-                }
-                Err((fault, unsent)) => {
-                    request = unsent;
-                    fault
-                }
-            };
-            connection.story.event(fault.phase().unwrap_or(Phase::Connect), fault.to_string());
-            if fault.code() == Code::Stalled && stalls == 0 {
-                // This process stood still: that says nothing about the endpoint.
-                stalls += 1;
-                last = Some(fault);
-                continue;
-            }
-            member.failed(&connection.worker, &fault);
-            if fixed {
-                if member.endpoint().addr != connection.dst {
-                    connection.worker.mesh.discovery.doubt(connection.dst, fault.code());
-                }
-                return Err(fault.into());
-            }
-            tried.push(member);
-            last = Some(fault);
-        }
-        Err(match (&backend.backend.kind, last) {
-            (BackendKind::Balance { path, ewma }, _) => {
-                let balancer = connection.worker.balancer(path, *ewma);
-                balancer.nothing(&balancer.refresh(&connection.worker), &tried).into()
-            }
-            (_, Some(fault)) => fault.into(),
-            (_, None) => Fault::new(Code::Invariant).in_phase(Phase::Queue).into(),
-        })
-    }
-
-    /// One endpoint. The inner error gives the request back, untouched. `first`: this connection did not use it before, so
-    /// that the peer's recorder is told which connection of ours this is.
-    async fn send_to(
-        &self,
-        member: &Rc<Member>,
-        mut request: Request<Body>,
-        kind: &Kind,
-        first: bool,
-    ) -> Result<Result<Answered, (Fault, Request<Body>)>, NoAnswer> {
-        let pool = member.pool.as_ref().map_err(|_| self.connection.unknown(member))?;
-        let endpoint = member.endpoint();
-        if let Some(authority) = &endpoint.authority_override {
-            override_authority(&mut request, authority);
-        }
-        if first
-            && member.meshed
-            && let Some(id) = &self.connection_id
-        {
-            request.headers_mut().insert(headers::CONNECTION_ID, id.clone());
-        }
-        let carries = kind.version != Version::HTTP_2 && !kind.upgrades && member.upgrades_http1();
-        let sent = if carries {
-            orig_proto::upgrade(&mut request, kind.absolute, &endpoint.addr.to_string());
-            pool.send_h2(request).await
-        } else if kind.version == Version::HTTP_2 {
-            if request.uri().authority().is_none() {
-                headers::absolute_form(&mut request, &endpoint.addr.to_string());
-            }
-            pool.send_h2(request).await
-        } else {
-            let alone = kind.upgrades || kind.version == Version::HTTP_10;
-            pool.send_h1(request, alone).await
-        };
-        if !matches!(sent, Err(Failed::Unsent(..))) {
-            member.series.borrow().request();
-        }
-        match sent {
-            Ok(answered) => Ok(Ok(answered)),
-            Err(Failed::Unsent(fault, mut unsent)) => {
-                if carries {
-                    orig_proto::restore(&mut *unsent);
-                }
-                unsent.headers_mut().remove(headers::CONNECTION_ID);
-                Ok(Err((fault, *unsent)))
-            }
-            Err(Failed::Sent(unanswered)) => match unanswered.reset {
-                Some(reason) if kind.version == Version::HTTP_2 => Err(NoAnswer::Reset(reason)),
-                _ => Err(unanswered.fault.about(self.connection.dst).into()),
-            },
-        }
-    }
-
-    fn check_identity(&self, member: &Member, kind: &Kind) -> Result<(), Fault> {
-        let Some(required) = &kind.require else { return Ok(()) };
-        let endpoint = member.endpoint();
-        let found = endpoint.identity.id();
-        if found == Some(required) {
-            return Ok(());
-        }
-        Err(Fault::new(Code::IdentityRequired)
-            .in_phase(Phase::Connect)
-            .peer(endpoint.addr)
-            .fact("required", required)
-            .fact("found", found.map_or("none", Identity::as_str)))
-    }
-
-    /// Is this endpoint new to the connection, and not the last of too many?
-    fn reaches(&self, member: &Member) -> bool {
-        let addr = member.endpoint().addr;
-        let mut reached = self.reached.borrow_mut();
-        let new = reached.len() < REACHED && !reached.contains(&addr);
-        if new {
-            reached.push(addr);
-        }
-        new
-    }
-
-    /// Tells the story when another endpoint is used than before; says whether that is so.
-    fn tell(&self, member: &Member) -> bool {
-        let endpoint = member.endpoint();
-        if self.told.get() == Some(endpoint.addr) {
-            return false;
-        }
-        self.told.set(Some(endpoint.addr));
-        let story = &self.connection.story;
-        member.tell(story);
-        true
-    }
-}
-
-/// Gateways are asked for the name that they know.
-fn override_authority(request: &mut Request<Body>, authority: &str) {
-    let (Ok(parsed), Ok(value)) =
-        (authority.parse::<http::uri::Authority>(), HeaderValue::try_from(authority))
-    else {
-        return;
-    };
-    let head: &mut HeaderMap = request.headers_mut();
-    head.remove(headers::DST_CANONICAL);
-    if head.contains_key(header::HOST) {
-        head.insert(header::HOST, value);
-    }
-    let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    if parts.authority.is_some() {
-        parts.authority = Some(parsed);
-    }
-    *request.uri_mut() = http::Uri::from_parts(parts).unwrap_or_default();
 }

@@ -103,6 +103,11 @@ impl Load {
         }
     }
 
+    /// What the server said about when to come back.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after.get()
+    }
+
     /// The response is over, and was a success or the application's failure.
     pub(crate) fn classified(&self, success: bool, status: u16, grpc: Option<u8>) {
         let Some(accrual) = &self.accrual else { return };

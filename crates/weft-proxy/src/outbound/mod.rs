@@ -52,6 +52,8 @@ pub(crate) struct Worker {
     /// Fixed endpoints, by what a connection to them depends on and whether guessing is allowed.
     forwards: RefCell<HashMap<(ConnectionKey, bool), Rc<Member>>>,
     pub(crate) in_flight: Cell<usize>,
+    /// Copies of requests under way.
+    pub(crate) mirrors: Cell<usize>,
 }
 
 /// A connection of the application.
@@ -95,6 +97,7 @@ pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {
         balancers: RefCell::default(),
         forwards: RefCell::default(),
         in_flight: Cell::new(0),
+        mirrors: Cell::new(0),
     });
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
     accept::run(listener, mesh.drain.clone(), |accepted| connection(worker.clone(), accepted)).await;

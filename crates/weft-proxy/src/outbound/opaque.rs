@@ -73,7 +73,10 @@ async fn take(
         }
         .fact("route", &route.meta));
     }
-    let backend = connection.choose(&route.backends).map_err(|fault| fault.fact("route", &route.meta))?;
+    // A ServiceProfile's shares take bytes as well as requests; its routes do not.
+    let shares = destination.service.as_ref().and_then(|service| service.shares.as_ref());
+    let chosen = connection.choose(shares.unwrap_or(&route.backends));
+    let backend = chosen.map_err(|fault| fault.fact("route", &route.meta))?;
     connection.story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));
 
     // 2. An endpoint that takes the connection. Nothing was sent before it does, so others may be tried.

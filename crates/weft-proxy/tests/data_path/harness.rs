@@ -217,6 +217,7 @@ pub(crate) fn destination(dst: SocketAddr, protocol: OutboundProtocol, strict: b
         generation: 1,
         learned: Instant::now(),
         profile: None,
+        service: None,
         policy: Arc::new(OutboundPolicy { meta: meta("service"), protocol }),
         in_cluster: true,
         strict,

@@ -9,3 +9,5 @@ mod outcomes;
 mod pair;
 mod permits;
 mod process;
+mod profiles;
+mod retries;
