@@ -1,7 +1,8 @@
 //! The agent's side of discovery: takes the workers' questions, runs a task for each, and lets go of what is idle.
 
 use super::{
-    Ask, EndpointsState, Known, Progress, Shared, Snapshot, context::Context, destination, endpoints, ports,
+    Ask, EndpointsState, Known, Progress, Shared, Snapshot, context::Context, destination,
+    destination::Subject, endpoints, ports,
 };
 use parking_lot::Mutex;
 use std::{
@@ -175,6 +176,7 @@ struct Agent {
     shared: Arc<Shared>,
     idle: Idle,
     destinations: Table<SocketAddr, Progress>,
+    named: Table<String, Progress>,
     endpoints: Table<String, Arc<EndpointsState>>,
     ports: Table<u16, Arc<ServerPolicy>>,
     doubts: broadcast::Sender<Doubt>,
@@ -193,6 +195,7 @@ pub(crate) async fn run(
         shared,
         idle,
         destinations: Table::new(),
+        named: Table::new(),
         endpoints: Table::new(),
         ports: Table::new(),
         doubts: broadcast::Sender::new(DOUBTS),
@@ -225,6 +228,7 @@ impl Agent {
     fn take(&mut self, ask: Ask) {
         match ask {
             Ask::Destination(addr, sender) => self.destination(addr, sender),
+            Ask::Named(name, port, sender) => self.named(name, port, sender),
             Ask::Endpoints(path, sender) => self.name(path, sender),
             Ask::Inbound(port, sender) => self.port(port, sender),
             Ask::Doubt(addr, why) => self.doubt(addr, why),
@@ -236,11 +240,24 @@ impl Agent {
         let Err(sender) = self.destinations.join(&addr, sender) else { return };
         let publishers = Publishers::new(sender);
         let out = Arc::new(destination::Out::new(publishers.clone()));
-        let watching = destination::watch(self.cx.clone(), addr, out.clone(), self.doubts.subscribe());
+        let subject = Subject::Addr(addr);
+        let watching = destination::watch(self.cx.clone(), subject, out.clone(), self.doubts.subscribe());
         let task = tokio::spawn(watching).abort_handle();
         let (waiting, now) = (publishers.clone(), self.shared.now_ms());
         let in_use = Box::new(move || out.is_in_use() || waiting.is_in_use());
         self.destinations.insert(addr, publishers, task, in_use, now);
+    }
+
+    fn named(&mut self, name: String, port: u16, sender: watch::Sender<Progress>) {
+        let Err(sender) = self.named.join(&name, sender) else { return };
+        let publishers = Publishers::new(sender);
+        let out = Arc::new(destination::Out::new(publishers.clone()));
+        let subject = Subject::Name(name.clone(), port);
+        let watching = destination::watch(self.cx.clone(), subject, out.clone(), self.doubts.subscribe());
+        let task = tokio::spawn(watching).abort_handle();
+        let (waiting, now) = (publishers.clone(), self.shared.now_ms());
+        let in_use = Box::new(move || out.is_in_use() || waiting.is_in_use());
+        self.named.insert(name, publishers, task, in_use, now);
     }
 
     fn name(&mut self, path: String, sender: watch::Sender<Arc<EndpointsState>>) {
@@ -283,6 +300,7 @@ impl Agent {
     fn sweep(&mut self) {
         let now = self.shared.now_ms();
         self.destinations.sweep(self.idle.outbound, now, |_| false);
+        self.named.sweep(self.idle.outbound, now, |_| false);
         self.endpoints.sweep(self.idle.outbound, now, |_| false);
         self.ports.sweep(self.idle.inbound, now, |port| self.idle.permanent.contains(port));
         let at = Instant::now();
@@ -292,6 +310,7 @@ impl Agent {
 
     fn store(&mut self) {
         self.destinations.store(&self.shared.destinations);
+        self.named.store(&self.shared.named);
         self.endpoints.store(&self.shared.endpoints);
         self.ports.store(&self.shared.ports);
     }

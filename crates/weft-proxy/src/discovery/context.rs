@@ -48,7 +48,12 @@ impl Context {
         if !self.profile_networks.iter().any(|net| net.contains(&addr.ip())) {
             return None;
         }
-        let request = self.get_destination(addr.to_string());
+        Some(self.profile_of_name(&addr.to_string()))
+    }
+
+    /// `GetProfile` of a name (`host:port`).
+    pub(crate) fn profile_of_name(&self, name: &str) -> Lookup<dst::DestinationProfile> {
+        let request = self.get_destination(name.to_string());
         let open: Open<_> = Arc::new(move |connection| {
             let request = request.clone();
             Box::pin(async move {
@@ -57,7 +62,7 @@ impl Context {
                 client.get_profile(request).await.map(tonic::Response::into_inner)
             })
         });
-        Some(self.lookup(&self.destination, format!("GetProfile {addr}"), open))
+        self.lookup(&self.destination, format!("GetProfile {name}"), open)
     }
 
     /// `Destination.Get` of a name.
@@ -76,10 +81,21 @@ impl Context {
 
     /// `OutboundPolicies.Watch` of an address.
     pub(crate) fn outbound(&self, addr: SocketAddr) -> Lookup<outbound::OutboundPolicy> {
-        let request = outbound::TrafficSpec {
-            source_workload: self.workload.clone(),
-            target: Some(outbound::traffic_spec::Target::Addr(TcpAddress::from(addr))),
-        };
+        let target = outbound::traffic_spec::Target::Addr(TcpAddress::from(addr));
+        self.outbound_of(target, &addr.to_string())
+    }
+
+    /// `OutboundPolicies.Watch` of a name (`host:port`).
+    pub(crate) fn outbound_of_name(&self, name: &str) -> Lookup<outbound::OutboundPolicy> {
+        self.outbound_of(outbound::traffic_spec::Target::Authority(name.to_string()), name)
+    }
+
+    fn outbound_of(
+        &self,
+        target: outbound::traffic_spec::Target,
+        subject: &str,
+    ) -> Lookup<outbound::OutboundPolicy> {
+        let request = outbound::TrafficSpec { source_workload: self.workload.clone(), target: Some(target) };
         let open: Open<_> = Arc::new(move |connection| {
             let request = request.clone();
             Box::pin(async move {
@@ -88,7 +104,7 @@ impl Context {
                 client.watch(request).await.map(tonic::Response::into_inner)
             })
         });
-        self.lookup(&self.policy, format!("OutboundPolicies.Watch {addr}"), open)
+        self.lookup(&self.policy, format!("OutboundPolicies.Watch {subject}"), open)
     }
 
     /// `WatchPort` of one of this workload's ports.

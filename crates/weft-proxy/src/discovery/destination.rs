@@ -1,11 +1,11 @@
-//! Watches one original destination: two questions, one answer.
+//! Watches one destination, an original one or one that is named: two questions, one answer.
 
 use super::{
     Destination, Progress,
     age::Age,
     agent::{Doubt, Publishers},
     context::Context,
-    judge::{Answer, combine, each_endpoint, map_endpoints},
+    judge::{Answer, combine, combine_named, each_endpoint, map_endpoints},
     memory::is_open,
     settle::{Due, Settling},
 };
@@ -13,6 +13,7 @@ use crate::control::lookup::{Failure, Lookup, Told};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
+    fmt,
     future::pending,
     net::SocketAddr,
     sync::Arc,
@@ -75,25 +76,62 @@ impl Out {
     }
 }
 
+/// What is asked about.
+#[derive(Clone, Debug)]
+pub(super) enum Subject {
+    Addr(SocketAddr),
+    /// `host:port`.
+    Name(String, u16),
+}
+
+impl Subject {
+    /// A name has no address of its own.
+    fn addr(&self) -> SocketAddr {
+        match self {
+            Subject::Addr(addr) => *addr,
+            Subject::Name(_, port) => SocketAddr::from(([0, 0, 0, 0], *port)),
+        }
+    }
+
+    fn own(&self) -> BTreeSet<SocketAddr> {
+        match self {
+            Subject::Addr(addr) => BTreeSet::from([*addr]),
+            Subject::Name(..) => BTreeSet::new(),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Addr(addr) => addr.fmt(f),
+            Subject::Name(name, _) => f.write_str(name),
+        }
+    }
+}
+
 /// Runs until it is aborted.
 pub(super) async fn watch(
     cx: Arc<Context>,
-    addr: SocketAddr,
+    subject: Subject,
     out: Arc<Out>,
     mut doubts: broadcast::Receiver<Doubt>,
 ) {
     let asked = Instant::now();
-    let in_cluster = cx.in_cluster(addr.ip());
-    let mut profiles = cx.profile(addr);
-    let mut policies = cx.outbound(addr);
+    let addr = subject.addr();
+    let in_cluster = matches!(subject, Subject::Name(..)) || cx.in_cluster(addr.ip());
+    let (mut profiles, mut policies) = match &subject {
+        Subject::Addr(addr) => (cx.profile(*addr), cx.outbound(*addr)),
+        Subject::Name(name, _) => (Some(cx.profile_of_name(name)), cx.outbound_of_name(name)),
+    };
     let mut profile: Answer<Profile> = match profiles {
         Some(_) => Answer::Pending(None),
         None => Answer::NotAsked,
     };
     let mut policy: Answer<OutboundPolicy> = Answer::Pending(None);
-    let mut settling = Settling::new(cx.clone(), addr.to_string());
+    let mut settling = Settling::new(cx.clone(), subject.to_string());
     let mut last: Option<Destination> = None;
-    let mut own = BTreeSet::from([addr]);
+    let mut own = subject.own();
     let mut refuted: Option<Instant> = None;
     let mut age = Age::new(cx.max_age);
 
@@ -144,16 +182,28 @@ pub(super) async fn watch(
         }
 
         // 2. Put the answers together.
-        let Some((profile, policy)) = combine(addr, &profile, &policy, in_cluster, asked.elapsed()) else {
-            if !out.is_answered() {
-                let fault = profile.fault().or(policy.fault()).cloned();
-                out.progress.publish(Progress::Asking { since: asked, last: fault });
+        let combined = match &subject {
+            Subject::Addr(addr) => combine(*addr, &profile, &policy, in_cluster, asked.elapsed()).ok_or(None),
+            Subject::Name(_, port) => combine_named(*port, &profile, &policy),
+        };
+        let (profile, policy) = match combined {
+            Ok(answers) => answers,
+            Err(refused) => {
+                if !out.is_answered() {
+                    out.progress.publish(match refused {
+                        Some(why) => Progress::Refused(why),
+                        None => {
+                            let last = profile.fault().or(policy.fault()).cloned();
+                            Progress::Asking { since: asked, last }
+                        }
+                    });
+                }
+                continue;
             }
-            continue;
         };
 
         // 3. Settle identities that are missing.
-        own = BTreeSet::from([addr]);
+        own = subject.own();
         each_endpoint(&policy, &mut |endpoint| {
             own.insert(endpoint.addr);
         });

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 use tokio::sync::{mpsc, watch};
-use weft_fault::Code;
+use weft_fault::{Code, FaultRecord};
 use weft_model::{inbound::ServerPolicy, outbound::Endpoints};
 
 /// Tells a [`Discovery`] what to know. What is not told stays unanswered: destinations time out, names stay pending,
@@ -18,10 +18,16 @@ use weft_model::{inbound::ServerPolicy, outbound::Endpoints};
 pub struct Fixed {
     shared: Arc<Shared>,
     destinations: Mutex<HashMap<SocketAddr, watch::Sender<Arc<Destination>>>>,
+    named: Mutex<HashMap<String, Named>>,
     endpoints: Mutex<HashMap<String, watch::Sender<Arc<EndpointsState>>>>,
     ports: Mutex<HashMap<u16, watch::Sender<Arc<ServerPolicy>>>>,
     unanswered: Mutex<Vec<Ask>>,
     questions: Mutex<mpsc::Receiver<Ask>>,
+}
+
+struct Named {
+    progress: watch::Sender<Progress>,
+    answer: Option<watch::Sender<Arc<Destination>>>,
 }
 
 impl Discovery {
@@ -31,6 +37,7 @@ impl Discovery {
         let fixed = Fixed {
             shared: shared.clone(),
             destinations: Mutex::default(),
+            named: Mutex::default(),
             endpoints: Mutex::default(),
             ports: Mutex::default(),
             unanswered: Mutex::default(),
@@ -52,6 +59,25 @@ impl Fixed {
         let (send, receive) = watch::channel(Arc::new(destination));
         told.insert(addr, send);
         insert(&self.shared.destinations, addr, watch::channel(Progress::Answered(receive)).1);
+    }
+
+    /// Tells, or changes, the answer for a name (`host:port`), or that there is none.
+    pub fn named(&self, name: &str, answer: Result<Destination, FaultRecord>) {
+        let mut told = self.named.lock();
+        let named = told.entry(name.to_string()).or_insert_with(|| {
+            let (progress, receive) = watch::channel(Progress::Asking { since: Instant::now(), last: None });
+            insert(&self.shared.named, name.to_string(), receive);
+            Named { progress, answer: None }
+        });
+        match (answer, &named.answer) {
+            (Err(why), _) => drop(named.progress.send_replace(Progress::Refused(Arc::new(why)))),
+            (Ok(destination), Some(answer)) => drop(answer.send_replace(Arc::new(destination))),
+            (Ok(destination), None) => {
+                let (send, receive) = watch::channel(Arc::new(destination));
+                named.answer = Some(send);
+                named.progress.send_replace(Progress::Answered(receive));
+            }
+        }
     }
 
     pub fn endpoints(&self, path: &str, endpoints: Endpoints) {

@@ -1,13 +1,13 @@
 //! What two answers about one address amount to. Pure.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use weft_fault::FaultRecord;
+use weft_fault::{Code, Fault, FaultRecord};
 use weft_model::{
     identity::{PeerIdentity, Unknown},
     meta::Meta,
     outbound::{
-        Backend, BackendKind, Distribution, Endpoint, HttpRoute, HttpRoutes, HttpRule, OpaqueRoute,
-        OpaqueRoutes, OutboundPolicy, OutboundProtocol, Profile, RouteBackend, Timeouts,
+        Backend, BackendKind, Distribution, Endpoint, EwmaConfig, HttpRoute, HttpRoutes, HttpRule,
+        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Profile, RouteBackend, Timeouts,
     },
 };
 
@@ -89,6 +89,45 @@ pub(crate) fn combine(
     Some((known.cloned(), combined))
 }
 
+/// The answers about a name, or why there is nothing behind it; `Err(None)` while it is better to wait.
+///
+/// Nothing is guessed for a name: without a profile it does not exist, and without a policy its profile has to say where
+/// it leads.
+#[allow(clippy::type_complexity)]
+pub(crate) fn combine_named(
+    port: u16,
+    profile: &Answer<Profile>,
+    policy: &Answer<OutboundPolicy>,
+) -> Result<(Option<Arc<Profile>>, OutboundPolicy), Option<Arc<FaultRecord>>> {
+    let refused = |code, cause: Option<&Arc<FaultRecord>>| {
+        let fault = Fault::new(code);
+        let fault = match cause {
+            Some(cause) => fault.because(cause.as_cause()),
+            None => fault,
+        };
+        Err(Some(Arc::new(fault.record())))
+    };
+    let profile = match profile {
+        Answer::Known(profile) => profile,
+        Answer::Pending(_) => return Err(None),
+        Answer::Absent | Answer::NotAsked => return refused(Code::DiscoveryRefused, None),
+        Answer::Refused(why) => return refused(Code::DiscoveryRefused, Some(why)),
+    };
+    let combined = match (policy, &profile.endpoint, &profile.fully_qualified_name) {
+        (Answer::Known(policy), ..) => OutboundPolicy::clone(policy),
+        // There may be a rule that forbids: nothing stands in for it.
+        (Answer::Pending(_), ..) => return Err(None),
+        (Answer::Refused(why), ..) => return refused(Code::DiscoveryRefused, Some(why)),
+        (Answer::Absent | Answer::NotAsked, Some(endpoint), _) => forward("endpoint", endpoint.clone()),
+        (Answer::Absent | Answer::NotAsked, None, Some(name)) => {
+            let kind = BackendKind::Balance { path: format!("{name}:{port}"), ewma: EwmaConfig::DEFAULT };
+            everything("service", kind)
+        }
+        (Answer::Absent | Answer::NotAsked, None, None) => return refused(Code::ServiceUnknown, None),
+    };
+    Ok((Some(profile.clone()), combined))
+}
+
 /// An identity that is missing because the question failed is another matter than one that the answer left out.
 fn with_reason(endpoint: &Arc<Endpoint>, profile: &Answer<Profile>) -> Arc<Endpoint> {
     let reason = match profile {
@@ -111,9 +150,14 @@ fn forwards_bare(policy: &OutboundPolicy, addr: SocketAddr) -> bool {
 
 /// Everything to one endpoint, whatever the protocol.
 pub(crate) fn forward(name: &str, endpoint: Arc<Endpoint>) -> OutboundPolicy {
+    everything(name, BackendKind::Forward(endpoint))
+}
+
+/// Everything to one backend.
+fn everything(name: &str, kind: BackendKind) -> OutboundPolicy {
     let meta = Arc::new(Meta::default_named(name));
     let backends = Distribution::FirstAvailable(vec![RouteBackend {
-        backend: Backend { meta: meta.clone(), kind: BackendKind::Forward(endpoint) },
+        backend: Backend { meta: meta.clone(), kind },
         filters: Vec::new(),
     }]);
     let http = HttpRoutes {

@@ -84,7 +84,12 @@ impl EndpointsState {
 /// How far the question about an original destination has come.
 #[derive(Clone, Debug)]
 pub(crate) enum Progress {
-    Asking { since: Instant, last: Option<Arc<FaultRecord>> },
+    Asking {
+        since: Instant,
+        last: Option<Arc<FaultRecord>>,
+    },
+    /// There is nothing behind a name, so far as the controller knows. It is asked again.
+    Refused(Arc<FaultRecord>),
     Answered(watch::Receiver<Arc<Destination>>),
 }
 
@@ -92,6 +97,7 @@ pub(crate) enum Progress {
 #[derive(Debug)]
 pub(crate) enum Ask {
     Destination(SocketAddr, watch::Sender<Progress>),
+    Named(String, u16, watch::Sender<Progress>),
     Endpoints(String, watch::Sender<Arc<EndpointsState>>),
     Inbound(u16, watch::Sender<Arc<ServerPolicy>>),
     Doubt(SocketAddr, Code),
@@ -110,6 +116,7 @@ pub struct Discovery {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) destinations: Snapshot<SocketAddr, Progress>,
+    pub(crate) named: Snapshot<String, Progress>,
     pub(crate) endpoints: Snapshot<String, Arc<EndpointsState>>,
     pub(crate) ports: Snapshot<u16, Arc<ServerPolicy>>,
     default_policy: Arc<ServerPolicy>,
@@ -152,6 +159,7 @@ impl Shared {
             opaque_policy,
             opaque_ports,
             destinations: Snapshot::default(),
+            named: Snapshot::default(),
             endpoints: Snapshot::default(),
             ports: Snapshot::default(),
             default_policy,
@@ -212,24 +220,25 @@ impl Discovery {
             shared.ask(Ask::Destination(dst, send));
             receive
         });
-        let answered = progress.wait_for(|now| matches!(now, Progress::Answered(_)));
-        if let Ok(Ok(now)) = tokio::time::timeout_at(deadline.into(), answered).await
-            && let Progress::Answered(receiver) = &*now
-        {
-            return Ok(receiver.clone());
-        }
-        let unresolved = Fault::new(Code::Unresolved).in_phase(Phase::Discover).about(dst);
-        Err(match &*progress.borrow() {
-            Progress::Asking { since, last } => {
-                let fault = unresolved.fact("waited_ms", since.elapsed().as_millis());
-                match last {
-                    Some(cause) => fault.because(cause.as_cause()),
-                    None => fault,
-                }
-            }
-            // Answered between the deadline and here: still too late for this caller.
-            Progress::Answered(_) => unresolved,
-        })
+        answer(&mut progress, deadline).await.map_err(|fault| fault.about(dst))
+    }
+
+    /// The answer for a name. Waits until `deadline` for the first usable one; says at once when there is none to be had:
+    /// `UPS-014` when the controller refuses to resolve the name, `UPS-002` when nothing is behind it.
+    pub async fn by_name(
+        &self,
+        host: &str,
+        port: u16,
+        deadline: Instant,
+    ) -> Result<watch::Receiver<Arc<Destination>>, Fault> {
+        let shared = &self.shared;
+        let name = format!("{host}:{port}");
+        let mut progress = shared.find(&shared.named, &name).unwrap_or_else(|| {
+            let (send, receive) = watch::channel(Progress::Asking { since: Instant::now(), last: None });
+            shared.ask(Ask::Named(name.clone(), port, send));
+            receive
+        });
+        answer(&mut progress, deadline).await.map_err(|fault| fault.about(name))
     }
 
     /// The endpoints behind a name (`host:port`), as `Destination.Get` tells them. The receiver's sender is gone only
@@ -266,4 +275,31 @@ impl Discovery {
         // A full queue loses one proof; the next connection brings another.
         drop(self.shared.asks.try_send(Ask::Proved(endpoint)));
     }
+}
+
+/// Waits for an answer, or for the word that there is none, until `deadline`.
+async fn answer(
+    progress: &mut watch::Receiver<Progress>,
+    deadline: Instant,
+) -> Result<watch::Receiver<Arc<Destination>>, Fault> {
+    let decided = progress.wait_for(|now| !matches!(now, Progress::Asking { .. }));
+    if let Ok(Ok(now)) = tokio::time::timeout_at(deadline.into(), decided).await {
+        match &*now {
+            Progress::Answered(receiver) => return Ok(receiver.clone()),
+            Progress::Refused(why) => return Err(why.again().in_phase(Phase::Discover)),
+            Progress::Asking { .. } => {}
+        }
+    }
+    let unresolved = Fault::new(Code::Unresolved).in_phase(Phase::Discover);
+    Err(match &*progress.borrow() {
+        Progress::Asking { since, last } => {
+            let fault = unresolved.fact("waited_ms", since.elapsed().as_millis());
+            match last {
+                Some(cause) => fault.because(cause.as_cause()),
+                None => fault,
+            }
+        }
+        // Decided between the deadline and here: still too late for this caller.
+        Progress::Answered(_) | Progress::Refused(_) => unresolved,
+    })
 }

@@ -362,3 +362,55 @@ async fn an_answer_that_is_too_old_is_replaced_however_silent_its_stream_is() {
     tokio::time::timeout(PATIENCE, asked_again).await.expect("asked again");
     assert_eq!(state.borrow().lookup, Lookup::Answered(known(2)));
 }
+
+#[tokio::test]
+async fn a_name_leads_where_its_policy_or_else_its_profile_says() {
+    let bench = bench().await;
+    let path = "store.shop.svc.cluster.local:80";
+    let named =
+        Profile { fully_qualified_name: Some("store.shop.svc.cluster.local".into()), ..Profile::default() };
+    bench.controller.profile(path, Step::Say(named));
+    let by_name = |host: &'static str| bench.discovery.by_name(host, 80, patience());
+    let mut answer = by_name("store.shop.svc.cluster.local").await.unwrap();
+    assert_eq!(leads_to(&answer.borrow()), [format!("balance {path}")]);
+    let forward = super::judge::forward("told", Arc::new(meshed(pod(40))));
+    bench.controller.policy(path, Step::Say(forward));
+    until(&mut answer, |answer| leads_to(answer) == ["forward 10.0.0.40:8080"]).await;
+
+    // A pod behind a name, of which the policy knows nothing.
+    bench.controller.profile("store-0.store.shop.svc.cluster.local:80", profile(meshed(pod(41))));
+    let answer = by_name("store-0.store.shop.svc.cluster.local").await.unwrap();
+    assert_eq!(leads_to(&answer.borrow()), ["forward 10.0.0.41:8080"]);
+
+    // Nothing is guessed, and nobody waits for what is known not to be there.
+    let empty = by_name("empty.shop.svc.cluster.local").await.unwrap_err();
+    assert_eq!(empty.code(), Code::ServiceUnknown);
+    bench.controller.profile("no.example:80", Step::End(Grpc::InvalidArgument));
+    let refused = by_name("no.example").await.unwrap_err();
+    assert_eq!(refused.code(), Code::DiscoveryRefused);
+    // It may come to be.
+    bench.controller.profile("no.example:80", profile(meshed(pod(42))));
+    let appears = async {
+        loop {
+            match by_name("no.example").await {
+                Ok(answer) => break answer,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let answer = tokio::time::timeout(PATIENCE, appears).await.unwrap();
+    assert_eq!(leads_to(&answer.borrow()), ["forward 10.0.0.42:8080"]);
+}
+
+/// The backends of opaque bytes, which are everybody's in these policies.
+fn leads_to(destination: &Destination) -> Vec<String> {
+    use weft_model::outbound::{BackendKind, Distribution, OutboundProtocol};
+    let OutboundProtocol::Detect { opaque, .. } = &destination.policy.protocol else { return Vec::new() };
+    let Distribution::FirstAvailable(backends) = &opaque.routes[0].backends else { return Vec::new() };
+    let kind = |kind: &BackendKind| match kind {
+        BackendKind::Forward(endpoint) => format!("forward {}", endpoint.addr),
+        BackendKind::Balance { path, .. } => format!("balance {path}"),
+        BackendKind::Invalid(why) => format!("invalid {why}"),
+    };
+    backends.iter().map(|backend| kind(&backend.backend.kind)).collect()
+}
