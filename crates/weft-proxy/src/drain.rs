@@ -1,13 +1,21 @@
-//! Shutting down in order: readiness goes off, connections are asked to end, and after the grace period they are cut.
+//! Shutting down in order: readiness goes off and everything works on, then connections are asked to end, and after the
+//! grace period they are cut.
 
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// What a connection that begins in the drain gets.
+const LATECOMER: Duration = Duration::from_secs(1);
 
 /// How far a shutdown has come. Phases only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Running,
-    /// Not ready any more. Listeners still accept, and every connection ends at its next pause: HTTP/2 sends GOAWAY,
-    /// HTTP/1 answers with `connection: close`.
+    /// Not ready any more, and nothing else: callers learn of it by discovery and move away, and the application, which
+    /// may still be at work, calls out as before.
+    Unready,
+    /// Listeners still accept, and every connection ends at its next pause: HTTP/2 sends GOAWAY, HTTP/1 answers with
+    /// `connection: close`.
     Draining,
     /// The grace period is over, or nothing is left: listeners close and connections are cut.
     Stopped,
@@ -44,8 +52,12 @@ impl Watch {
         *self.0.borrow()
     }
 
-    /// Waits until connections should end. Cancel-safe.
+    /// Waits until a connection that has just begun should end. One that begins in the drain is let live for a moment: to
+    /// ask it to end before its first request would make its client connect again and again. Cancel-safe.
     pub async fn draining(&self) {
+        if self.phase() == Phase::Draining {
+            tokio::time::sleep(LATECOMER).await;
+        }
         self.reached(Phase::Draining).await;
     }
 
@@ -65,14 +77,21 @@ impl Watch {
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn phases_only_advance() {
         let (signal, watch) = channel();
         assert_eq!(watch.phase(), Phase::Running);
+        signal.advance(Phase::Unready);
+        // Nothing is asked to end yet.
+        let asked = tokio::time::timeout(Duration::from_secs(3_600), watch.draining()).await;
+        assert!(asked.is_err());
         signal.advance(Phase::Draining);
         watch.draining().await;
         signal.advance(Phase::Running);
         assert_eq!(watch.phase(), Phase::Draining);
+        // A latecomer gets its moment.
+        let late = tokio::time::timeout(LATECOMER / 2, watch.draining()).await;
+        assert!(late.is_err());
         signal.advance(Phase::Stopped);
         watch.stopped().await;
     }

@@ -4,7 +4,7 @@ use crate::{
     admin::{self, Admin},
     certify::Certifier,
     config::{Config, Sockets},
-    control::{Dialer, Service, report},
+    control::{Dialer, Service, dns::Resolver, report},
     discovery::{self, Discovery},
     drain, identity,
     log::Log,
@@ -33,6 +33,10 @@ const EXIT_CONFIG: u8 = 64;
 const RETIRE_EVERY: Duration = Duration::from_secs(10);
 /// A drain is over when nothing was open for so long: the application may still be about to say something.
 const QUIET: Duration = Duration::from_millis(500);
+/// Connections on which nothing moved for so long are idle.
+const STILL: Duration = Duration::from_secs(2);
+/// How long callers may take to learn that this pod is going: a few times what a controller needs to tell them.
+const MOVE_AWAY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 /// What connections get for their last words when they are cut.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -141,24 +145,32 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
     tokio::spawn(admin::serve(admin.clone(), admin_listener));
     start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions })?;
 
-    // 4. Accept once there is a certificate: before, a handshake could only fail.
+    // 4. Accept at once: whoever is early is held for a while, and told why if it was in vain. Ready with a certificate.
+    let workers = start_workers(&mesh, &sockets, hearts)?;
+    admin.serving.store(true, Ordering::Relaxed);
     let stop = stop_asked(&mut shutdown_asked);
     tokio::pin!(stop);
     let certified = tokio::select! {
         _credentials = mesh.identity.clone().first() => true,
         () = &mut stop => false,
     };
-    let workers = if certified { start_workers(&mesh, &sockets, hearts)? } else { Vec::new() };
     if certified {
-        admin.serving.store(true, Ordering::Relaxed);
         tracing::info!("ready");
         stop.await;
     }
 
-    // 5. Drain: unready at once, existing connections to their end, then the rest is cut.
-    tracing::info!(open = mesh.recorder.open(), "draining");
-    drain_signal.advance(drain::Phase::Draining);
-    drained(&mesh.recorder, mesh.config.shutdown_grace).await;
+    // 5. Unready at once, and all goes on; then existing connections to their end; then the rest is cut. A proxy that
+    //    never was ready has nothing to bring to an end.
+    tracing::info!(open = mesh.recorder.open(), "shutting down");
+    drain_signal.advance(drain::Phase::Unready);
+    if certified {
+        let begun = Instant::now();
+        let grace = mesh.config.shutdown_grace;
+        moved_away(&mesh.recorder, MOVE_AWAY.min(grace / 2)).await;
+        tracing::info!(open = mesh.recorder.open(), "draining");
+        drain_signal.advance(drain::Phase::Draining);
+        drained(&mesh.recorder, begun, grace).await;
+    }
     drain_signal.advance(drain::Phase::Stopped);
     let cut = Instant::now();
     while cut.elapsed() < LAST_WORDS && (mesh.recorder.open() > 0 || workers.iter().any(|w| !w.is_finished()))
@@ -185,7 +197,11 @@ fn start_agent(
 ) -> Result<(), Fault> {
     let config = &mesh.config;
     let service = |name, addr: &crate::config::ControlAddr, present| {
-        Service::start(Dialer { name, addr: addr.clone(), anchors: anchors.clone(), present })
+        let on_loopback = addr.name.is_none();
+        let backoff =
+            if on_loopback { config.inbound.connect_backoff } else { config.outbound.connect_backoff };
+        let dns = Resolver::system(config.control.min_ttl, config.control.max_ttl);
+        Service::start(Dialer { name, addr: addr.clone(), anchors: anchors.clone(), present, backoff, dns })
     };
     let Some(issuer) = &config.control.identity else {
         return Err(Fault::new(Code::StartFailed).in_phase(Phase::Start).about("SPIRE"));
@@ -323,9 +339,25 @@ async fn stop_asked(by_admin: &mut mpsc::Receiver<()>) {
     }
 }
 
-/// Waits until nothing is open, or the grace period is over.
-async fn drained(recorder: &Recorder, grace: Duration) {
+/// Waits until nothing is open or nothing moves any more, or callers have had their time.
+async fn moved_away(recorder: &Recorder, limit: Duration) {
     let begun = Instant::now();
+    let (mut last, mut since) = (recorder.moved(), begun);
+    while begun.elapsed() < limit {
+        let quiet = if recorder.open() == 0 { QUIET } else { STILL };
+        if since.elapsed() >= quiet {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+        let now = recorder.moved();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+}
+
+/// Waits until nothing is open, or the grace period is over.
+async fn drained(recorder: &Recorder, begun: Instant, grace: Duration) {
     let mut quiet_since = None;
     while begun.elapsed() < grace {
         quiet_since = if recorder.open() == 0 { quiet_since.or(Some(Instant::now())) } else { None };

@@ -35,7 +35,7 @@ fn start(controller: &Controller, pki: &Pki, name: Option<Identity>, dir: &Path)
     let addr = ControlAddr { host: "127.0.0.1".into(), port: controller.addr.port(), name };
     let metrics = Metrics::new(Duration::from_secs(600));
     let (recorder, _journal) = Recorder::new(metrics.clone(), "shop/web-0".into(), &own);
-    let service = Service::start(Dialer { name: "identity", addr, anchors: pki.anchors(), present: None });
+    let service = Service::start(Dialer::new("identity", addr, pki.anchors()));
     let (handle, publisher) = Handle::new(own);
     tokio::spawn(Certifier { settings, anchors: pki.anchors(), service, metrics, recorder }.run(publisher));
     handle

@@ -1,16 +1,23 @@
-//! One HTTP/2 connection to a service of the control plane: name, TCP, TLS, preface, each with a deadline.
+//! One HTTP/2 connection to a replica of the control plane: TCP, TLS, preface, each with a deadline.
 
 use crate::config::ControlAddr;
-use hyper::{body::Incoming, client::conn::http2};
+use bytes::Bytes;
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    client::conn::http2,
+};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rand::seq::SliceRandom;
+use parking_lot::Mutex;
 use std::{
     fmt,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -20,11 +27,8 @@ use tokio::{
 use weft_fault::{Code, Fault, Phase};
 use weft_tls::credentials::Client as TlsClient;
 
-const RESOLVE: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(3);
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Addresses of a name that are tried in one attempt.
-const ADDRESSES: usize = 4;
 /// A connection on which nothing answers is closed after the sum of these.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
@@ -35,6 +39,43 @@ pub struct Connection {
     requests: http2::SendRequest<tonic::body::Body>,
     authority: http::uri::Authority,
     peer: SocketAddr,
+    load: Arc<Load>,
+}
+
+/// What is under way on a connection.
+#[derive(Debug, Default)]
+struct Load {
+    /// Requests without an answer's head.
+    unanswered: AtomicUsize,
+    /// Requests and streams that have not ended.
+    open: AtomicUsize,
+    /// When the replica last said that it cannot answer.
+    unable: Mutex<Option<Instant>>,
+}
+
+/// A replica that fails at once has little to do: it is not the one to choose for that reason.
+const UNABLE: Duration = Duration::from_secs(2);
+
+/// Counts as one of something for as long as it lives.
+struct Counted(Arc<Load>, fn(&Load) -> &AtomicUsize);
+
+impl Counted {
+    fn new(load: &Arc<Load>, of: fn(&Load) -> &AtomicUsize) -> Self {
+        of(load).fetch_add(1, Ordering::Relaxed);
+        Counted(load.clone(), of)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.1)(&self.0).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer's body, which is load of its connection until it is over.
+pub struct Answer {
+    inner: Incoming,
+    _open: Counted,
 }
 
 impl fmt::Debug for Connection {
@@ -51,11 +92,19 @@ impl Connection {
     pub fn is_open(&self) -> bool {
         !self.requests.is_closed()
     }
+
+    /// Less is better: a replica that just failed comes last, and requests that wait for an answer count before streams
+    /// that are open.
+    pub(super) fn load(&self) -> (bool, usize, usize) {
+        let unable = self.load.unable.lock().is_some_and(|at| at.elapsed() < UNABLE);
+        (unable, self.load.unanswered.load(Ordering::Relaxed), self.load.open.load(Ordering::Relaxed))
+    }
 }
 
-/// Connects to the first address that works, in random order. The second value resolves when the connection ends.
+/// Connects to one address. The second value resolves when the connection ends.
 pub async fn connect(
     addr: &ControlAddr,
+    peer: SocketAddr,
     tls: &TlsClient,
 ) -> Result<(Connection, impl Future<Output = Fault> + use<>), Fault> {
     let authority: http::uri::Authority = match addr.host.contains(':') {
@@ -64,40 +113,9 @@ pub async fn connect(
     }
     .parse()
     .map_err(|e| Fault::new(Code::BadVariable).in_phase(Phase::Control).about(&addr.host).because(e))?;
+    let authority = &authority;
 
-    // 1. The name.
-    let unresolved = || {
-        Fault::new(Code::ControllerUnreachable)
-            .in_phase(Phase::Control)
-            .about(&authority)
-            .fact("step", "name")
-    };
-    let found = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((addr.host.as_str(), addr.port))).await;
-    let mut found: Vec<SocketAddr> = match found {
-        Ok(Ok(found)) => found.collect(),
-        Ok(Err(e)) => return Err(unresolved().because(e)),
-        Err(_) => return Err(unresolved().fact("waited_ms", RESOLVE.as_millis())),
-    };
-    // Replicas share the load, and an attempt after a failure finds another one.
-    found.shuffle(&mut rand::rng());
-
-    let mut last = unresolved().fact("addresses", 0);
-    for peer in found.into_iter().take(ADDRESSES) {
-        match connect_to(peer, addr, &authority, tls).await {
-            Ok(done) => return Ok(done),
-            Err(fault) => last = fault,
-        }
-    }
-    Err(last)
-}
-
-async fn connect_to(
-    peer: SocketAddr,
-    addr: &ControlAddr,
-    authority: &http::uri::Authority,
-    tls: &TlsClient,
-) -> Result<(Connection, impl Future<Output = Fault> + use<>), Fault> {
-    // 2. TCP, in a task of its own, so that nothing else delays it.
+    // 1. TCP, in a task of its own, so that nothing else delays it.
     let dial = tokio::spawn(async move { tokio::time::timeout(CONNECT, TcpStream::connect(peer)).await });
     let io = match dial.await {
         Ok(Ok(Ok(io))) => io,
@@ -119,7 +137,7 @@ async fn connect_to(
     // Small messages that somebody waits for; failure to set it only makes them slower.
     let _slower = io.set_nodelay(true);
 
-    // 3. TLS, unless the controller is on loopback. 4. HTTP/2.
+    // 2. TLS, unless the controller is on loopback. 3. HTTP/2.
     let Some(name) = &addr.name else {
         return preface(io, peer, authority).await;
     };
@@ -173,12 +191,12 @@ where
         let _unheard = ended.send(driver.await.err());
     });
     let end = Box::pin(async move { broken(end.await.ok().flatten()) });
-    Ok((Connection { requests, authority: authority.clone(), peer }, end))
+    Ok((Connection { requests, authority: authority.clone(), peer, load: Arc::default() }, end))
 }
 
 /// A request of this connection, in the shape that tonic's clients call.
 impl tower::Service<http::Request<tonic::body::Body>> for Connection {
-    type Response = http::Response<Incoming>;
+    type Response = http::Response<Answer>;
     type Error = Arc<hyper::Error>;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -196,6 +214,45 @@ impl tower::Service<http::Request<tonic::body::Body>> for Connection {
             *request.uri_mut() = uri;
         }
         let response = self.requests.send_request(request);
-        Box::pin(async move { response.await.map_err(Arc::new) })
+        let unanswered = Counted::new(&self.load, |load| &load.unanswered);
+        let open = Counted::new(&self.load, |load| &load.open);
+        let load = self.load.clone();
+        Box::pin(async move {
+            let response = response.await.map_err(Arc::new)?;
+            drop(unanswered);
+            if is_unable(response.headers()) {
+                *load.unable.lock() = Some(Instant::now());
+            }
+            Ok(response.map(|inner| Answer { inner, _open: open }))
+        })
+    }
+}
+
+/// The replica's own failure, and not its word about what was asked.
+fn is_unable(headers: &http::HeaderMap) -> bool {
+    use tonic::Code::{DeadlineExceeded, Internal, ResourceExhausted, Unavailable, Unknown};
+    let status = tonic::Status::from_header_map(headers);
+    status.is_some_and(|s| {
+        matches!(s.code(), DeadlineExceeded | Internal | ResourceExhausted | Unavailable | Unknown)
+    })
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
     }
 }

@@ -1,33 +1,48 @@
-//! Conversations with the control plane: one HTTP/2 connection per service, kept up for as long as the process lives.
+//! Conversations with the control plane: HTTP/2 connections to the replicas of each service, kept up for as long as the
+//! process lives.
 
 pub mod connection;
+pub mod dns;
 pub mod lookup;
+mod replicas;
 pub mod report;
 #[cfg(test)]
 mod tests;
 
 use crate::{config::ControlAddr, identity};
 use connection::Connection;
-use rand::Rng;
+use dns::{Resolved, Resolver};
+use rand::{Rng, seq::IndexedRandom};
 use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, FaultRecord, Phase};
-use weft_tls::{bundle::TrustBundle, credentials::Client as TlsClient};
+use weft_model::outbound::Backoff;
+use weft_tls::bundle::TrustBundle;
 
-/// Delays between attempts: doubled from the first to the second, with a fifth of it random.
-pub const CONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-/// A connection that lasted so long was a good one.
-const LASTED: Duration = Duration::from_secs(5);
-
-/// How it stands with the connection to one service.
+/// How it stands with the connections to one service.
 #[derive(Clone, Debug)]
-enum State {
-    Down { since: Instant, last: Option<Arc<FaultRecord>> },
-    Up(Connection),
+struct State {
+    up: Vec<Connection>,
+    /// Since when there has been none.
+    since: Instant,
+    /// The last failure of each replica that is not connected.
+    failed: BTreeMap<SocketAddr, Arc<FaultRecord>>,
+    /// Why the name is not known.
+    unresolved: Option<Arc<FaultRecord>>,
+}
+
+impl State {
+    /// The less loaded of two connections: without a request that waits for its answer, if possible. A controller that
+    /// accepts and says nothing is chosen once, and not again while that request waits.
+    fn pick(&self) -> Option<&Connection> {
+        let open: Vec<&Connection> = self.up.iter().filter(|connection| connection.is_open()).collect();
+        open.choose_multiple(&mut rand::rng(), 2).copied().min_by_key(|connection| connection.load())
+    }
 }
 
 /// One service of the control plane. Cheap to clone.
@@ -36,30 +51,50 @@ pub struct Service {
     name: &'static str,
     /// Shown in faults.
     addr: Arc<str>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<Arc<State>>,
     on_loopback: bool,
+    present: Option<identity::Handle>,
 }
 
-/// What makes a connection to a service.
+/// What makes connections to a service.
 pub struct Dialer {
     pub name: &'static str,
     pub addr: ControlAddr,
     pub anchors: TrustBundle,
-    /// Wait for a certificate and present it; without, the first conversation is anonymous.
+    /// Wait for a certificate and present it; without, conversations are anonymous.
     pub present: Option<identity::Handle>,
+    /// Between attempts to connect to one replica.
+    pub backoff: Backoff,
+    pub dns: Resolver,
+}
+
+impl Dialer {
+    /// Anonymous, with Linkerd's usual delays and the machine's resolvers.
+    #[must_use]
+    pub fn new(name: &'static str, addr: ControlAddr, anchors: TrustBundle) -> Dialer {
+        let backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60), jitter: 0.1 };
+        Dialer { name, addr, anchors, present: None, backoff, dns: Resolver::system(None, None) }
+    }
+
+    async fn resolve(&self) -> Result<Resolved, Fault> {
+        self.dns.resolve(&self.addr.host, self.addr.port, self.addr.name.is_none()).await
+    }
 }
 
 impl Service {
-    /// Starts to connect, and returns at once. The task ends when every clone of the service is gone.
+    /// Starts to connect, and returns at once. The tasks end when every clone of the service is gone.
     pub fn start(dialer: Dialer) -> Service {
-        let (publish, state) = watch::channel(State::Down { since: Instant::now(), last: None });
+        let state =
+            State { up: Vec::new(), since: Instant::now(), failed: BTreeMap::new(), unresolved: None };
+        let (publish, state) = watch::channel(Arc::new(state));
         let service = Service {
             name: dialer.name,
             addr: format!("{}:{}", dialer.addr.host, dialer.addr.port).into(),
             state,
             on_loopback: dialer.addr.name.is_none(),
+            present: dialer.present.clone(),
         };
-        tokio::spawn(keep_up(dialer, publish));
+        tokio::spawn(replicas::keep_up(dialer, publish));
         service
     }
 
@@ -79,9 +114,9 @@ impl Service {
     /// A connection, waited for until `deadline`.
     pub async fn connection(&self, deadline: Instant) -> Result<Connection, Fault> {
         let mut state = self.state.clone();
-        let up = state.wait_for(|state| matches!(state, State::Up(connection) if connection.is_open()));
+        let up = state.wait_for(|state| state.up.iter().any(Connection::is_open));
         if let Ok(Ok(state)) = tokio::time::timeout_at(deadline.into(), up).await
-            && let State::Up(connection) = &*state
+            && let Some(connection) = state.pick()
         {
             return Ok(connection.clone());
         }
@@ -89,7 +124,7 @@ impl Service {
     }
 
     pub fn is_connected(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Up(connection) if connection.is_open())
+        self.state.borrow().up.iter().any(Connection::is_open)
     }
 
     /// Why there is no connection now.
@@ -98,72 +133,46 @@ impl Service {
             .in_phase(Phase::Control)
             .about(self.name)
             .peer(&self.addr);
-        match &*self.state.borrow() {
-            State::Up(_) => fault,
-            State::Down { since, last } => {
-                let fault = fault.since(SystemTime::now() - since.elapsed());
-                match last {
-                    Some(cause) => fault.because(cause.as_cause()),
-                    None => fault,
-                }
-            }
+        // 1. Without a certificate none is made.
+        if let Some(identity) = self.present.as_ref().filter(|_| !self.on_loopback)
+            && identity.current().is_none()
+        {
+            let missing =
+                Fault::new(Code::NoCertificateYet).in_phase(Phase::Certify).about(identity.local_name());
+            return fault.because(match identity.waiting() {
+                Some(why) => missing.because(why.as_cause()),
+                None => missing,
+            });
+        }
+        // 2. What was tried.
+        let state = self.state.borrow().clone();
+        if !state.up.is_empty() {
+            return fault;
+        }
+        let mut fault = fault.since(SystemTime::now() - state.since.elapsed());
+        if let Some(tried) = replicas::tried(&state.failed) {
+            fault = fault.fact("tried", tried);
+        }
+        match state
+            .unresolved
+            .as_ref()
+            .filter(|_| state.failed.is_empty())
+            .or(state.failed.values().next_back())
+        {
+            Some(cause) => fault.because(cause.as_cause()),
+            None => fault,
         }
     }
 }
 
-/// Connects, waits for the connection to end, connects again.
-async fn keep_up(dialer: Dialer, publish: watch::Sender<State>) {
-    let mut failures = 0;
-    let mut since = Instant::now();
-    loop {
-        let tls = match &dialer.present {
-            None => TlsClient::anonymous(&dialer.anchors),
-            Some(identity) if dialer.addr.name.is_none() => identity
-                .current()
-                .map_or_else(|| TlsClient::anonymous(&dialer.anchors), |c| c.client().clone()),
-            Some(identity) => tokio::select! {
-                credentials = identity.clone().first() => credentials.client().clone(),
-                () = publish.closed() => return,
-            },
-        };
-        let connected = tokio::select! {
-            connected = connection::connect(&dialer.addr, &tls) => connected,
-            () = publish.closed() => return,
-        };
-        let fault = match connected {
-            Ok((connection, ended)) => {
-                tracing::debug!(service = dialer.name, peer = %connection.peer(), "connected");
-                publish.send_replace(State::Up(connection));
-                let up = Instant::now();
-                let fault = tokio::select! {
-                    fault = ended => fault,
-                    () = publish.closed() => return,
-                };
-                since = Instant::now();
-                // A peer that accepts and hangs up at once is as good as one that refuses.
-                if up.elapsed() >= LASTED {
-                    failures = 0;
-                }
-                fault
-            }
-            Err(fault) => fault,
-        };
-        failures += 1;
-        let record = Arc::new(fault.record());
-        // Each attempt fails alike: the first and then ever rarer ones are told.
-        if u32::is_power_of_two(failures) {
-            tracing::warn!(service = dialer.name, failures, "{fault:?}");
-        }
-        publish.send_replace(State::Down { since, last: Some(record) });
-        tokio::select! {
-            () = tokio::time::sleep(backoff(CONNECT_BACKOFF, failures)) => {}
-            () = publish.closed() => return,
-        }
-    }
+/// The delay after this many failures: doubled from the first to the last, a part of it random.
+pub fn jittered(Backoff { min, max, jitter }: Backoff, failures: u32) -> Duration {
+    let doubled = min.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(max);
+    let jitter = f64::from(jitter);
+    doubled.mul_f64(1.0 - jitter + rand::rng().random::<f64>() * jitter * 2.0)
 }
 
-/// The delay after this many failures.
-pub fn backoff((first, last): (Duration, Duration), failures: u32) -> Duration {
-    let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(last);
-    doubled.mul_f64(0.9 + rand::rng().random::<f64>() * 0.2)
+/// As [`jittered`], with a fifth of the delay random.
+pub fn backoff((min, max): (Duration, Duration), failures: u32) -> Duration {
+    jittered(Backoff { min, max, jitter: 0.1 }, failures)
 }

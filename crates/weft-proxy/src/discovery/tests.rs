@@ -58,8 +58,7 @@ async fn bench_with(max_age: Option<Duration>) -> Bench {
     let pki = Arc::new(Pki::new());
     let controller = Controller::start(pki.clone()).await;
     let addr = ControlAddr { host: "127.0.0.1".into(), port: controller.addr.port(), name: None };
-    let service =
-        |name| Service::start(Dialer { name, addr: addr.clone(), anchors: pki.anchors(), present: None });
+    let service = |name| Service::start(Dialer::new(name, addr.clone(), pki.anchors()));
     let metrics = Metrics::new(Duration::from_secs(600));
     let (recorder, _journal) = Recorder::new(metrics, "ns/pod".into(), &identity("web", "shop"));
     let destination = service("destination");

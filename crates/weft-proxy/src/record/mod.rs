@@ -151,6 +151,13 @@ impl Recorder {
         self.live.lock().len()
     }
 
+    /// A number that changes when a connection begins or a byte moves.
+    pub(crate) fn moved(&self) -> u64 {
+        let live = self.live.lock();
+        let bytes = live.values().map(|live| live.bytes.total());
+        bytes.fold(self.next_id.load(Ordering::Relaxed), u64::wrapping_add)
+    }
+
     /// Entries that found the upload queue full.
     pub fn journal_dropped(&self) -> u64 {
         self.journal_dropped.load(Ordering::Relaxed)
@@ -237,6 +244,9 @@ impl Bytes {
     }
     pub(crate) fn written(&self, count: u64) {
         self.written.fetch_add(count, Ordering::Relaxed);
+    }
+    fn total(&self) -> u64 {
+        self.read.load(Ordering::Relaxed).wrapping_add(self.written.load(Ordering::Relaxed))
     }
 }
 
