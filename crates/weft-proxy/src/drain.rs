@@ -4,8 +4,8 @@
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What a connection that begins in the drain gets.
-const LATECOMER: Duration = Duration::from_secs(1);
+/// What an HTTP/2 connection that begins in the drain gets.
+const NEWCOMER: Duration = Duration::from_secs(1);
 
 /// How far a shutdown has come. Phases only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,11 +52,16 @@ impl Watch {
         *self.0.borrow()
     }
 
-    /// Waits until a connection that has just begun should end. One that begins in the drain is let live for a moment: to
-    /// ask it to end before its first request would make its client connect again and again. Cancel-safe.
+    /// Waits until connections should end. Cancel-safe.
     pub async fn draining(&self) {
+        self.reached(Phase::Draining).await;
+    }
+
+    /// As [`Watch::draining`], for an HTTP/2 connection that begins now. In a drain it is let live for a moment: told to go
+    /// before its first request, its client would only connect again, and again. Cancel-safe.
+    pub async fn draining_newcomer(&self) {
         if self.phase() == Phase::Draining {
-            tokio::time::sleep(LATECOMER).await;
+            tokio::time::sleep(NEWCOMER).await;
         }
         self.reached(Phase::Draining).await;
     }
@@ -89,9 +94,9 @@ mod tests {
         watch.draining().await;
         signal.advance(Phase::Running);
         assert_eq!(watch.phase(), Phase::Draining);
-        // A latecomer gets its moment.
-        let late = tokio::time::timeout(LATECOMER / 2, watch.draining()).await;
-        assert!(late.is_err());
+        let moment = tokio::time::timeout(NEWCOMER / 2, watch.draining_newcomer()).await;
+        assert!(moment.is_err());
+        watch.draining_newcomer().await;
         signal.advance(Phase::Stopped);
         watch.stopped().await;
     }

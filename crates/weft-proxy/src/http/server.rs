@@ -156,7 +156,7 @@ async fn serve_h2<S: Service>(
     }
     let (guarded, verdict) = flood::Guard::new(io);
     let connection = builder.serve_connection(TokioIo::new(guarded), answer);
-    let draining = drain.draining();
+    let draining = drain.draining_newcomer();
     tokio::pin!(connection, draining);
     let mut graceful = false;
     loop {
