@@ -1,7 +1,7 @@
 //! HTTP matches and filters, shared by inbound and outbound routes.
 
 use crate::meta::Meta;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use std::{cmp::Ordering, sync::Arc};
 
 /// What routing sees of a request. `host` is the authority without its port, lower case.
@@ -74,13 +74,13 @@ pub enum PathMatch {
     Exact(String),
     /// Whole path elements, as the Gateway API says: `/a` matches `/a` and `/a/b`, not `/ab`.
     Prefix(String),
-    Regex(Regex),
+    Regex(Pattern),
 }
 
 #[derive(Clone, Debug)]
 pub enum TextMatch {
     Exact(String),
-    Regex(Regex),
+    Regex(Pattern),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -114,6 +114,35 @@ impl PartialEq for TextMatch {
             (TextMatch::Regex(a), TextMatch::Regex(b)) => a.as_str() == b.as_str(),
             _ => false,
         }
+    }
+}
+
+/// A regular expression that must match the whole text, as the Gateway API's do.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    text: String,
+    anchored: Regex,
+}
+
+/// The compiled form of one expression; a controller's user writes it, so it is bounded.
+const PATTERN_BYTES: usize = 1 << 20;
+
+impl Pattern {
+    pub fn new(text: &str) -> Result<Self, regex::Error> {
+        // By itself first: what is put around it must not complete what is broken.
+        RegexBuilder::new(text).size_limit(PATTERN_BYTES).build()?;
+        // Anchored rather than measured: `a|ab` finds `a` in `ab` and looks no further.
+        let anchored = RegexBuilder::new(&format!(r"\A(?:{text})\z")).size_limit(PATTERN_BYTES).build()?;
+        Ok(Pattern { text: text.to_owned(), anchored })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub fn fits(&self, text: &str) -> bool {
+        self.anchored.is_match(text)
     }
 }
 
@@ -201,7 +230,7 @@ impl PathMatch {
                 let whole = bare.is_empty() || rest.is_empty() || rest.starts_with('/');
                 whole.then_some(PathSpecificity::Prefix(prefix.len()))
             }
-            PathMatch::Regex(re) => whole(re, path).then_some(PathSpecificity::Regex(re.as_str().len())),
+            PathMatch::Regex(re) => re.fits(path).then_some(PathSpecificity::Regex(re.as_str().len())),
         }
     }
 }
@@ -210,14 +239,9 @@ impl TextMatch {
     fn matches(&self, text: &str) -> bool {
         match self {
             TextMatch::Exact(exact) => exact == text,
-            TextMatch::Regex(re) => whole(re, text),
+            TextMatch::Regex(re) => re.fits(text),
         }
     }
-}
-
-/// The Gateway API's regular expressions match the whole text.
-fn whole(re: &Regex, text: &str) -> bool {
-    re.find(text).is_some_and(|m| m.start() == 0 && m.end() == text.len())
 }
 
 /// Name and value of each query parameter, percent-decoded; `+` is a space.
@@ -327,8 +351,13 @@ mod tests {
         assert!(fits(PathMatch::Prefix("/".into()), "/anything"));
         assert!(fits(PathMatch::Prefix("/".into()), "*"), "OPTIONS *");
         assert!(!fits(PathMatch::Prefix("/a".into()), "*"));
-        assert!(fits(PathMatch::Regex(Regex::new("/v[0-9]+").unwrap()), "/v12"));
-        assert!(!fits(PathMatch::Regex(Regex::new("/v[0-9]+").unwrap()), "/v12/x"));
+        assert!(fits(PathMatch::Regex(Pattern::new("/v[0-9]+").unwrap()), "/v12"));
+        assert!(!fits(PathMatch::Regex(Pattern::new("/v[0-9]+").unwrap()), "/v12/x"));
+        // The first alternative that fits the beginning is not the one that fits the whole.
+        assert!(fits(PathMatch::Regex(Pattern::new("/a|/ab").unwrap()), "/ab"));
+        assert!(!fits(PathMatch::Regex(Pattern::new("/a").unwrap()), "/a\n"));
+        assert!(Pattern::new("a)|(b").is_err());
+        assert!(Pattern::new("(?x) a # comment").is_err(), "it would swallow what anchors it");
     }
 
     #[test]

@@ -208,10 +208,10 @@ impl ServiceRoutes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use regex::Regex;
+    use crate::http::Pattern;
 
     fn path(re: &str) -> Condition {
-        Condition::Path(PathMatch::Regex(Regex::new(re).unwrap()))
+        Condition::Path(PathMatch::Regex(Pattern::new(re).unwrap()))
     }
 
     fn route(name: &str, condition: Condition) -> ProfileRoute {

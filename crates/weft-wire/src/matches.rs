@@ -3,17 +3,13 @@
 use crate::common::Invalid;
 use http::Method;
 use linkerd2_proxy_api::{grpc_route, http_route as api, http_types};
-use regex::{Regex, RegexBuilder};
 use weft_model::http::{
-    Filter, HeaderChange, HeaderMatch, HostMatch, HttpMatch, PathChange, PathMatch, QueryMatch, Redirect,
-    TextMatch,
+    Filter, HeaderChange, HeaderMatch, HostMatch, HttpMatch, PathChange, PathMatch, Pattern, QueryMatch,
+    Redirect, TextMatch,
 };
 
-/// The compiled form of one expression; a controller's user writes it, so it is bounded.
-const REGEX_BYTES: usize = 1 << 20;
-
-pub(crate) fn regex(text: &str, field: &'static str) -> Result<Regex, Invalid> {
-    RegexBuilder::new(text).size_limit(REGEX_BYTES).build().map_err(|e| Invalid::new(field, e))
+pub(crate) fn regex(text: &str, field: &'static str) -> Result<Pattern, Invalid> {
+    Pattern::new(text).map_err(|e| Invalid::new(field, e))
 }
 
 // --- hosts

@@ -10,8 +10,8 @@ use proptest::{
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 use weft_model::{
     http::{
-        Filter, HeaderChange, HeaderMatch, HostMatch, HttpMatch, PathChange, PathMatch, QueryMatch, Redirect,
-        TextMatch,
+        Filter, HeaderChange, HeaderMatch, HostMatch, HttpMatch, PathChange, PathMatch, Pattern, QueryMatch,
+        Redirect, TextMatch,
     },
     identity::{Identity, PeerIdentity, Unknown},
     inbound::{
@@ -68,8 +68,8 @@ fn host() -> impl Strategy<Value = HostMatch> {
         "[a-z]{1,5}(\\.[a-z]{1,5}){0,2}".prop_map(HostMatch::Suffix)
     ]
 }
-fn regex() -> impl Strategy<Value = regex::Regex> {
-    "[a-z]{1,4}\\[0-9\\]\\+".prop_map(|text| regex::Regex::new(&text).unwrap())
+fn regex() -> impl Strategy<Value = Pattern> {
+    "[a-z]{1,4}\\[0-9\\]\\+".prop_map(|text| Pattern::new(&text).unwrap())
 }
 fn text() -> impl Strategy<Value = TextMatch> {
     prop_oneof![name().prop_map(TextMatch::Exact), regex().prop_map(TextMatch::Regex)]
@@ -92,7 +92,7 @@ fn rpc_match() -> impl Strategy<Value = HttpMatch> {
     let path = prop_oneof![
         ("[a-z.]{1,6}", "[A-Z][a-z]{1,5}").prop_map(|(s, m)| PathMatch::Exact(format!("/{s}/{m}"))),
         "[a-z.]{1,6}".prop_map(|s| PathMatch::Prefix(format!("/{s}/"))),
-        "[A-Z][a-z]{1,5}".prop_map(|m| PathMatch::Regex(regex::Regex::new(&format!("/[^/]+/{m}")).unwrap())),
+        "[A-Z][a-z]{1,5}".prop_map(|m| PathMatch::Regex(Pattern::new(&format!("/[^/]+/{m}")).unwrap())),
     ];
     let header = (name(), text()).prop_map(|(name, value)| HeaderMatch { name, value });
     (option::of(path), vec(header, 0..2)).prop_map(|(path, headers)| HttpMatch {
@@ -356,7 +356,7 @@ fn outbound_policy() -> impl Strategy<Value = OutboundPolicy> {
 fn service_profile() -> impl Strategy<Value = ServiceProfile> {
     let leaf = prop_oneof![
         Just(Condition::Method("GET".into())),
-        Just(Condition::Path(PathMatch::Regex(regex::Regex::new("/a/[0-9]+").unwrap()))),
+        Just(Condition::Path(PathMatch::Regex(Pattern::new("/a/[0-9]+").unwrap()))),
     ];
     let condition = leaf.prop_recursive(3, 8, 2, |inner| {
         prop_oneof![

@@ -3,15 +3,11 @@
 use super::http_route::{
     HeaderModifier, HttpRouteFilter, HttpRouteMatch, HttpRouteRule, NamedMatch, RequestRedirect, ValueMatch,
 };
-use regex::RegexBuilder;
 use std::time::Duration;
 use weft_model::http::{
-    Filter, HeaderChange, HeaderMatch, HostMatch, HttpMatch, PathChange, PathMatch, QueryMatch, Redirect,
-    TextMatch,
+    Filter, HeaderChange, HeaderMatch, HostMatch, HttpMatch, PathChange, PathMatch, Pattern, QueryMatch,
+    Redirect, TextMatch,
 };
-
-/// The most memory that one compiled expression may take.
-const REGEX_LIMIT: usize = 1 << 20;
 
 pub fn hosts(hostnames: &[String]) -> Vec<HostMatch> {
     hostnames
@@ -69,11 +65,8 @@ fn text_match(m: &NamedMatch) -> Result<TextMatch, String> {
     }
 }
 
-fn regex(text: &str) -> Result<regex::Regex, String> {
-    RegexBuilder::new(text)
-        .size_limit(REGEX_LIMIT)
-        .build()
-        .map_err(|error| format!("the regular expression {text:?} cannot be used: {error}"))
+fn regex(text: &str) -> Result<Pattern, String> {
+    Pattern::new(text).map_err(|error| format!("the regular expression {text:?} cannot be used: {error}"))
 }
 
 fn filter(f: &HttpRouteFilter) -> Result<Filter, String> {
