@@ -21,7 +21,10 @@ pub struct ServerPolicy {
 /// How the port's bytes are to be read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Protocol {
-    Detect { timeout: Duration, http: HttpPolicy },
+    Detect {
+        timeout: Duration,
+        http: HttpPolicy,
+    },
     Http1(HttpPolicy),
     Http2(HttpPolicy),
     Grpc(HttpPolicy),

@@ -5,6 +5,7 @@
 
 pub mod balance;
 pub mod breaker;
+pub mod extension;
 pub mod http;
 pub mod identity;
 pub mod inbound;

@@ -55,6 +55,7 @@ struct Script {
     confirm: Mutex<Option<HashMap<SocketAddr, mesh::ConfirmResponse>>>,
     certify: Mutex<Option<Status>>,
     lifetime: Mutex<Option<Duration>>,
+    extensions: Mutex<Option<Vec<mesh::Extension>>>,
     journal: Mutex<Vec<JournalEntry>>,
     asked: Mutex<HashMap<(&'static str, String), usize>>,
 }
@@ -124,6 +125,10 @@ impl Controller {
     /// From now on the controller is weft's: `Confirm` answers for these addresses, and "unknown" for others.
     pub fn confirm(&self, addr: SocketAddr, answer: mesh::ConfirmResponse) {
         lock(&self.script.confirm).get_or_insert_default().insert(addr, answer);
+    }
+    /// What the controller says about filters that the stock protocol cannot carry; it knows no such question unless told.
+    pub fn extensions(&self, filters: Vec<mesh::Extension>) {
+        *lock(&self.script.extensions) = Some(filters);
     }
     /// Refuses to certify until told `None`.
     pub fn certify(&self, refusal: Option<Status>) {
@@ -351,6 +356,17 @@ impl mesh::server::Mesh for Service {
         match &*lock(&self.script.confirm) {
             None => Err(Status::unimplemented("not a weft controller")),
             Some(known) => Ok(Response::new(known.get(&addr).cloned().unwrap_or_default())),
+        }
+    }
+
+    async fn extensions(
+        &self,
+        _: Request<mesh::ExtensionsRequest>,
+    ) -> Result<Response<mesh::ExtensionsResponse>, Status> {
+        self.asked("Extensions", "");
+        match &*lock(&self.script.extensions) {
+            None => Err(Status::unimplemented("not a weft controller")),
+            Some(filters) => Ok(Response::new(mesh::ExtensionsResponse { filters: filters.clone() })),
         }
     }
 

@@ -7,6 +7,7 @@
 
 pub mod common;
 pub mod destination;
+pub mod extension;
 pub mod inbound;
 mod matches;
 pub mod mesh;

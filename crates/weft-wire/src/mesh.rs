@@ -7,17 +7,20 @@
 //! service Mesh {
 //!   // Says for good whether a pod at an address is meshed, so that a missing identity need not be guessed about.
 //!   rpc Confirm(ConfirmRequest) returns (ConfirmResponse) {}
+//!   // Says what an outbound policy holds that linkerd2-proxy-api has no words for: filters, and where they stand.
+//!   rpc Extensions(ExtensionsRequest) returns (ExtensionsResponse) {}
 //!   // Hands over failures, so that they outlive the pod that saw them. Delivered at least once.
 //!   rpc Report(ReportRequest) returns (ReportResponse) {}
 //! }
 //! ```
 
 use crate::record::JournalEntry;
-use linkerd2_proxy_api::{destination::WeightedAddr, net::TcpAddress};
+use linkerd2_proxy_api::{destination::WeightedAddr, meta::Metadata, net::TcpAddress, outbound::TrafficSpec};
 
 pub const SERVICE_NAME: &str = "weft.dev.v1.Mesh";
 const CONFIRM: &str = "/weft.dev.v1.Mesh/Confirm";
 const REPORT: &str = "/weft.dev.v1.Mesh/Report";
+const EXTENSIONS: &str = "/weft.dev.v1.Mesh/Extensions";
 
 /// Entries of one report; a proxy sends more in several.
 pub const REPORT_ENTRIES: usize = 64;
@@ -93,10 +96,68 @@ impl ReportRequest {
     }
 }
 
+/// As `OutboundPolicies.Watch` is asked.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExtensionsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub target: Option<TrafficSpec>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExtensionsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub filters: Vec<Extension>,
+}
+
+/// A filter that stands in the policy as one of no kind. Conversions are in [`crate::extension`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Extension {
+    #[prost(message, optional, tag = "1")]
+    pub route: Option<Metadata>,
+    /// The place of the rule in the route, from zero.
+    #[prost(uint32, tag = "2")]
+    pub rule: u32,
+    /// The place of the backend in the rule, from one; zero: the filter is the rule's own.
+    #[prost(uint32, tag = "3")]
+    pub backend: u32,
+    /// The place of the filter, from zero.
+    #[prost(uint32, tag = "4")]
+    pub filter: u32,
+    #[prost(message, optional, tag = "5")]
+    pub rewrite_url: Option<RewriteUrl>,
+    #[prost(message, optional, tag = "6")]
+    pub mirror: Option<Mirror>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RewriteUrl {
+    #[prost(string, optional, tag = "1")]
+    pub host: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    pub full_path: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub prefix: Option<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Mirror {
+    #[prost(message, optional, tag = "1")]
+    pub backend: Option<Metadata>,
+    /// `host:port`, as `Destination.Get` is asked for it.
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// 0 to 1.
+    #[prost(double, tag = "3")]
+    pub fraction: f64,
+}
+
 pub mod client {
     //! The proxy's side.
 
-    use super::{CONFIRM, ConfirmRequest, ConfirmResponse, REPORT, ReportRequest, ReportResponse};
+    use super::{
+        CONFIRM, ConfirmRequest, ConfirmResponse, EXTENSIONS, ExtensionsRequest, ExtensionsResponse, REPORT,
+        ReportRequest, ReportResponse,
+    };
     use tonic::{
         Request, Response, Status,
         codegen::{Body, Bytes, StdError, http::uri::PathAndQuery},
@@ -129,6 +190,13 @@ pub mod client {
             self.unary(request, REPORT).await
         }
 
+        pub async fn extensions(
+            &mut self,
+            request: ExtensionsRequest,
+        ) -> Result<Response<ExtensionsResponse>, Status> {
+            self.unary(request, EXTENSIONS).await
+        }
+
         async fn unary<Q, A>(&mut self, request: Q, path: &'static str) -> Result<Response<A>, Status>
         where
             Q: prost::Message + 'static,
@@ -144,7 +212,10 @@ pub mod client {
 pub mod server {
     //! The controller's side: implement [`Mesh`] and add a [`MeshServer`] to the router.
 
-    use super::{CONFIRM, ConfirmRequest, ConfirmResponse, REPORT, ReportRequest, ReportResponse};
+    use super::{
+        CONFIRM, ConfirmRequest, ConfirmResponse, EXTENSIONS, ExtensionsRequest, ExtensionsResponse, REPORT,
+        ReportRequest, ReportResponse,
+    };
     use std::{
         convert::Infallible,
         sync::Arc,
@@ -163,6 +234,10 @@ pub mod server {
             request: Request<ConfirmRequest>,
         ) -> Result<Response<ConfirmResponse>, Status>;
         async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportResponse>, Status>;
+        async fn extensions(
+            &self,
+            request: Request<ExtensionsRequest>,
+        ) -> Result<Response<ExtensionsResponse>, Status>;
     }
 
     #[derive(Debug)]
@@ -202,6 +277,16 @@ pub mod server {
         }
     }
 
+    struct Extensions<T>(Arc<T>);
+    impl<T: Mesh> UnaryService<ExtensionsRequest> for Extensions<T> {
+        type Response = ExtensionsResponse;
+        type Future = BoxFuture<Response<ExtensionsResponse>, Status>;
+        fn call(&mut self, request: Request<ExtensionsRequest>) -> Self::Future {
+            let inner = self.0.clone();
+            Box::pin(async move { inner.extensions(request).await })
+        }
+    }
+
     impl<T, B> Service<http::Request<B>> for MeshServer<T>
     where
         T: Mesh,
@@ -226,6 +311,10 @@ pub mod server {
                 REPORT => Box::pin(async move {
                     let mut grpc = tonic::server::Grpc::new(tonic_prost::ProstCodec::default());
                     Ok(grpc.unary(Report(inner), request).await)
+                }),
+                EXTENSIONS => Box::pin(async move {
+                    let mut grpc = tonic::server::Grpc::new(tonic_prost::ProstCodec::default());
+                    Ok(grpc.unary(Extensions(inner), request).await)
                 }),
                 other => {
                     let status = Status::unimplemented(other.to_string());

@@ -1,5 +1,6 @@
-//! `weft.dev.v1.Mesh`: confirmations and reported faults.
+//! `weft.dev.v1.Mesh`: confirmations, filters that the stock protocol cannot carry, and reported faults.
 
+use super::outbound::OutboundService;
 use crate::{
     index::store::Store,
     serve::Peer,
@@ -7,9 +8,14 @@ use crate::{
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
+use weft_model::extension::extensions;
 use weft_wire::{
     destination::{endpoint_to_api, socket_from_api},
-    mesh::{self, ConfirmRequest, ConfirmResponse, ReportRequest, ReportResponse, server::Mesh},
+    extension,
+    mesh::{
+        self, ConfirmRequest, ConfirmResponse, ExtensionsRequest, ExtensionsResponse, ReportRequest,
+        ReportResponse, server::Mesh,
+    },
 };
 
 #[derive(Clone, Debug)]
@@ -40,6 +46,19 @@ impl Mesh for MeshService {
             pod: confirmed.pod.unwrap_or_default(),
             reason: confirmed.reason,
         }))
+    }
+
+    async fn extensions(
+        &self,
+        request: Request<ExtensionsRequest>,
+    ) -> Result<Response<ExtensionsResponse>, Status> {
+        let target = request.into_inner().target.ok_or_else(|| Status::invalid_argument("no target"))?;
+        let view = OutboundService::new(self.store.clone()).subscribe(target)?;
+        let filters = match view.borrow().as_deref() {
+            Some(policy) => extensions(policy).iter().filter_map(extension::to_api).collect(),
+            None => Vec::new(),
+        };
+        Ok(Response::new(ExtensionsResponse { filters }))
     }
 
     async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportResponse>, Status> {

@@ -27,7 +27,10 @@ impl OutboundService {
         OutboundService { store }
     }
 
-    fn subscribe(&self, spec: TrafficSpec) -> Result<watch::Receiver<Option<Arc<OutboundPolicy>>>, Status> {
+    pub(super) fn subscribe(
+        &self,
+        spec: TrafficSpec,
+    ) -> Result<watch::Receiver<Option<Arc<OutboundPolicy>>>, Status> {
         let client_namespace = workload(&spec.source_workload)?.namespace;
         let target = match spec.target {
             None => return Err(Status::invalid_argument("no target")),
