@@ -16,7 +16,9 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use weft_wire::mesh::{ConfirmRequest, client::MeshClient};
+use weft_fault::Fault;
+use weft_model::extension::Extension;
+use weft_wire::mesh::{ConfirmRequest, ExtensionsRequest, client::MeshClient};
 
 /// An update may hold thousands of endpoints.
 const MESSAGE_BYTES: usize = 64 << 20;
@@ -90,12 +92,17 @@ impl Context {
         self.outbound_of(outbound::traffic_spec::Target::Authority(name.to_string()), name)
     }
 
+    /// The question for an outbound policy.
+    pub(crate) fn spec(&self, target: outbound::traffic_spec::Target) -> outbound::TrafficSpec {
+        outbound::TrafficSpec { source_workload: self.workload.clone(), target: Some(target) }
+    }
+
     fn outbound_of(
         &self,
         target: outbound::traffic_spec::Target,
         subject: &str,
     ) -> Lookup<outbound::OutboundPolicy> {
-        let request = outbound::TrafficSpec { source_workload: self.workload.clone(), target: Some(target) };
+        let request = self.spec(target);
         let open: Open<_> = Arc::new(move |connection| {
             let request = request.clone();
             Box::pin(async move {
@@ -161,6 +168,29 @@ impl Confirmer {
 
     pub(crate) fn is_worth_asking(&self) -> bool {
         !matches!(*self.kind.lock(), Kind::Stock(until) if Instant::now() < until)
+    }
+
+    /// Filters that the stock protocol has no words for. `None` when there was no answer; of a controller that does not
+    /// know the question, there are none.
+    pub(crate) async fn extensions(&self, target: outbound::TrafficSpec) -> Option<Vec<Extension>> {
+        let deadline = Instant::now() + CONFIRM_DEADLINE;
+        let connection = self.service.connection(deadline).await.ok()?;
+        let mut client = MeshClient::new(connection);
+        let request = ExtensionsRequest { target: Some(target) };
+        match tokio::time::timeout_at(deadline.into(), client.extensions(request)).await.ok()? {
+            Ok(answer) => {
+                let read = |filter| match weft_wire::extension::from_api(filter) {
+                    Ok(extension) => Some(extension),
+                    Err(invalid) => {
+                        tracing::warn!("a filter is left out: {:?}", Fault::from(invalid));
+                        None
+                    }
+                };
+                Some(answer.into_inner().filters.into_iter().filter_map(read).collect())
+            }
+            Err(status) if status.code() == tonic::Code::Unimplemented => Some(Vec::new()),
+            Err(_) => None,
+        }
     }
 
     /// `None` when there was no answer.

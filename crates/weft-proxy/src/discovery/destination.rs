@@ -5,11 +5,13 @@ use super::{
     age::Age,
     agent::{Doubt, Publishers},
     context::Context,
+    extend::Extending,
     judge::{Answer, combine, combine_named, each_endpoint, map_endpoints},
     memory::is_open,
     settle::{Due, Settling},
 };
 use crate::control::lookup::{Failure, Lookup, Told};
+use linkerd2_proxy_api::outbound::traffic_spec;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
@@ -93,6 +95,13 @@ impl Subject {
         }
     }
 
+    fn target(&self) -> traffic_spec::Target {
+        match self {
+            Subject::Addr(addr) => traffic_spec::Target::Addr((*addr).into()),
+            Subject::Name(name, _) => traffic_spec::Target::Authority(name.clone()),
+        }
+    }
+
     fn own(&self) -> BTreeSet<SocketAddr> {
         match self {
             Subject::Addr(addr) => BTreeSet::from([*addr]),
@@ -130,6 +139,7 @@ pub(super) async fn watch(
     };
     let mut policy: Answer<OutboundPolicy> = Answer::Pending(None);
     let mut settling = Settling::new(cx.clone(), subject.to_string());
+    let mut extending = Extending::new(cx.clone(), cx.spec(subject.target()));
     let mut last: Option<Destination> = None;
     let mut own = subject.own();
     let mut refuted: Option<Instant> = None;
@@ -158,8 +168,13 @@ pub(super) async fn watch(
                 }
                 let read = |message| weft_wire::outbound::from_api(message);
                 // A fallback that is withdrawn is gone; an object's policy outlives a controller that starts anew.
+                let answers = told.is_answer();
                 take(&mut policy, told, read, |known| matches!(*known.meta, Meta::Resource(_)));
+                if answers {
+                    extending.begin(&policy);
+                }
             }
+            () = extending.done(&mut policy) => {}
             due = settling.due() => if due == Due::AskAgain {
                 ask_again(&mut profiles, &mut policies);
             },
@@ -182,6 +197,9 @@ pub(super) async fn watch(
         }
 
         // 2. Put the answers together.
+        if extending.holds() {
+            continue;
+        }
         let combined = match &subject {
             Subject::Addr(addr) => combine(*addr, &profile, &policy, in_cluster, asked.elapsed()).ok_or(None),
             Subject::Name(_, port) => combine_named(*port, &profile, &policy),

@@ -8,6 +8,7 @@ pub(crate) mod agent;
 pub(crate) mod context;
 mod destination;
 mod endpoints;
+mod extend;
 pub mod fixed;
 pub(crate) mod judge;
 mod memory;

@@ -413,3 +413,76 @@ fn leads_to(destination: &Destination) -> Vec<String> {
     };
     backends.iter().map(|backend| kind(&backend.backend.kind)).collect()
 }
+
+#[tokio::test]
+async fn filters_without_words_are_asked_of_a_weft_controller_and_fail_their_requests_elsewhere() {
+    use weft_model::{
+        extension::extensions,
+        http::{Filter, Rewrite},
+        outbound::{OutboundPolicy, OutboundProtocol},
+    };
+    let rewriting = |name: &str, addr| {
+        let mut policy = super::judge::forward(name, Arc::new(meshed(addr)));
+        if let OutboundProtocol::Detect { http1, .. } = &mut policy.protocol {
+            let host = Some("v2.shop".to_string());
+            http1.routes[0].rules[0].filters = vec![Filter::RewriteUrl(Rewrite { host, path: None })];
+        }
+        policy
+    };
+    let filter = |policy: &OutboundPolicy| match &policy.protocol {
+        OutboundProtocol::Detect { http1, .. } => http1.routes[0].rules[0].filters[0].clone(),
+        other => panic!("{other:?}"),
+    };
+    // A stock controller cannot say what it is: the filter stays one that fails its requests.
+    let stock = bench().await;
+    stock.controller.policy(&pod(20).to_string(), Step::Say(rewriting("r", pod(20))));
+    let answer = stock.discovery.destination(pod(20), patience()).await.unwrap().borrow().clone();
+    assert_eq!(filter(&answer.policy), Filter::Unknown);
+    // A weft controller says it, before anybody can see the policy without it.
+    let weft = bench().await;
+    let policy = rewriting("r", pod(20));
+    let told = extensions(&policy).iter().filter_map(weft_wire::extension::to_api).collect();
+    weft.controller.extensions(told);
+    weft.controller.policy(&pod(20).to_string(), Step::Say(policy.clone()));
+    let answer = weft.discovery.destination(pod(20), patience()).await.unwrap().borrow().clone();
+    assert_eq!(filter(&answer.policy), filter(&policy));
+    assert_eq!(weft.controller.asked("Extensions", ""), 1);
+}
+
+#[tokio::test]
+async fn a_profiles_routes_come_with_the_answer_and_their_budget_outlives_updates() {
+    use weft_model::{
+        http::PathMatch,
+        profile::{Condition, ProfileRoute, ServiceProfile},
+        retry::RetryBudget,
+    };
+    let bench = bench().await;
+    let asked = pod(21).to_string();
+    let told = |opaque| Profile {
+        fully_qualified_name: Some("store.shop.svc.cluster.local".into()),
+        opaque,
+        service: ServiceProfile {
+            routes: vec![ProfileRoute {
+                condition: Condition::Path(PathMatch::Exact("/a".into())),
+                classes: Vec::new(),
+                labels: BTreeMap::new(),
+                retryable: true,
+                timeout: None,
+            }],
+            budget: Some(RetryBudget { ratio: 0.5, min_per_second: 1, ttl: Duration::from_secs(10) }),
+            overrides: Vec::new(),
+        },
+        ..Profile::default()
+    };
+    bench.controller.profile(&asked, Step::Say(told(false)));
+    let mut answer = bench.discovery.destination(pod(21), patience()).await.unwrap();
+    let first = answer.borrow().service.clone().expect("routes");
+    assert_eq!(first.name, "store.shop.svc.cluster.local:8080");
+    bench.controller.profile(&asked, Step::Say(told(true)));
+    let later = until(&mut answer, |answer| answer.profile.as_ref().is_some_and(|p| p.opaque)).await;
+    let (before, after) = (first.budget.as_ref(), later.service.as_ref().and_then(|s| s.budget.as_ref()));
+    assert!(Arc::ptr_eq(before.expect("a budget"), after.expect("a budget")));
+    // Without routes the policy's are in force again.
+    bench.controller.profile(&asked, profile(meshed(pod(21))));
+    until(&mut answer, |answer| answer.service.is_none()).await;
+}

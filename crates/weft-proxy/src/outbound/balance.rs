@@ -20,7 +20,7 @@ use std::{
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     balance::{Weights, pick_two},
-    identity::Unknown,
+    identity::{NoTls, Unknown},
     meta::Meta,
     outbound::{ConnectionKey, Endpoints, EwmaConfig},
 };
@@ -94,7 +94,9 @@ impl Balancer {
                     member.relabel(&worker.mesh, endpoint, &self.path);
                     member
                 }
-                None => Member::new(worker, endpoint.clone(), &self.path, state.strict, self.ewma),
+                None => {
+                    Member::new(worker, endpoint.clone(), &self.path, state.strict, self.ewma, NOT_PROVIDED)
+                }
             };
             members.push(member);
         }
@@ -323,6 +325,8 @@ fn last_resort(
     let oldest = |m: &&Rc<Member>| m.down().map(|down| down.tried);
     members.iter().filter(|m| untried(m) && m.is_last_resort(now)).min_by_key(oldest).cloned()
 }
+
+const NOT_PROVIDED: NoTls = NoTls::NotProvidedByServiceDiscovery;
 
 fn below(bound: usize) -> usize {
     rand::random_range(0..bound)

@@ -32,6 +32,8 @@ pub(crate) struct Member {
     pub(crate) pool: Result<Rc<Pool>, Unknown>,
     pub(crate) series: RefCell<Arc<HttpSeries>>,
     pub(crate) meshed: bool,
+    /// Why there is no TLS, where the endpoint has no identity.
+    unidentified: NoTls,
     pub(super) standing: Standing,
     /// When the last proof of its identity was passed on, by the worker's clock.
     proof_told_us: Cell<Option<u64>>,
@@ -64,10 +66,11 @@ impl Member {
         name: &str,
         strict: bool,
         ewma: EwmaConfig,
+        unidentified: NoTls,
     ) -> Rc<Self> {
         let mesh = &worker.mesh;
         let config = &mesh.config.outbound;
-        let (pool, labels, meshed) = match target(mesh, &endpoint, strict) {
+        let (pool, labels, meshed) = match target(mesh, &endpoint, strict, unidentified) {
             Ok((target, labels)) => {
                 let meshed = target.tls.is_some();
                 let limits = (config.pool_idle_timeout, config.max_idle_per_endpoint);
@@ -81,6 +84,7 @@ impl Member {
             pool,
             series: RefCell::new(series),
             meshed,
+            unidentified,
             standing: Standing::new(worker, ewma),
             proof_told_us: Cell::new(None),
             waits: Cell::new(true),
@@ -97,7 +101,7 @@ impl Member {
         if Arc::ptr_eq(&*self.endpoint.borrow(), endpoint) || **self.endpoint.borrow() == **endpoint {
             return;
         }
-        let labels = tcp_labels(mesh, endpoint);
+        let labels = tcp_labels(mesh, endpoint, self.unidentified);
         *self.series.borrow_mut() = mesh.metrics.http(&request_labels(labels, name, endpoint));
         *self.endpoint.borrow_mut() = endpoint.clone();
         self.proof_told_us.set(None);
@@ -210,7 +214,12 @@ fn speaks_against_discovery(code: Code) -> bool {
 }
 
 /// How to connect to an endpoint; `Err` where its identity is unknown and must not be guessed.
-fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target, Labels), Unknown> {
+fn target(
+    mesh: &Arc<Mesh>,
+    endpoint: &Endpoint,
+    strict: bool,
+    unidentified: NoTls,
+) -> Result<(Target, Labels), Unknown> {
     let config = &mesh.config;
     let local = config.inbound.ips.contains(&endpoint.addr.ip());
     let in_cluster = config.in_cluster(endpoint.addr.ip());
@@ -247,7 +256,7 @@ fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target
         };
         mesh.metrics.counter(Count::PlaintextInCluster, &Labels::new().with("reason", reason)).add(1);
     }
-    let labels = tcp_labels(mesh, endpoint);
+    let labels = tcp_labels(mesh, endpoint, unidentified);
     let target = Target {
         addr: if local { endpoint.addr } else { endpoint.dial_addr() },
         names: endpoint.addr,
@@ -265,12 +274,12 @@ fn target(mesh: &Arc<Mesh>, endpoint: &Endpoint, strict: bool) -> Result<(Target
     Ok((target, labels))
 }
 
-fn tcp_labels(mesh: &Mesh, endpoint: &Endpoint) -> Labels {
+fn tcp_labels(mesh: &Mesh, endpoint: &Endpoint, unidentified: NoTls) -> Labels {
     let local = mesh.config.inbound.ips.contains(&endpoint.addr.ip());
     let tls = match &endpoint.identity {
         _ if local => Err(NoTls::Loopback),
         PeerIdentity::Meshed { id, .. } => Ok(id),
-        PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => Err(NoTls::NotProvidedByServiceDiscovery),
+        PeerIdentity::Unmeshed | PeerIdentity::Unknown(_) => Err(unidentified),
     };
     Labels::new().with("direction", "outbound").target(endpoint.addr).server_tls(tls)
 }

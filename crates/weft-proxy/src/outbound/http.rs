@@ -16,6 +16,7 @@ use crate::{
         wellformed,
     },
     io::Io,
+    latest::Latest,
     metrics::{Flavour, route::Exchange},
     report::{self, Who},
 };
@@ -36,6 +37,7 @@ use weft_model::outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPoli
 use weft_wire::record::Direction;
 
 mod ask;
+mod ingress;
 mod mirror;
 pub(super) mod refusing;
 mod retry;
@@ -59,6 +61,8 @@ struct Requests {
     /// The story has the way of the first request.
     routed: Cell<bool>,
     counted: RefCell<Vec<Rc<Counted>>>,
+    /// Destinations that requests named.
+    named: RefCell<Vec<(HeaderValue, Rc<Latest<Destination>>)>>,
 }
 
 pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) -> Result<(), Fault> {
@@ -74,6 +78,7 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
         reached: RefCell::default(),
         routed: Cell::new(false),
         counted: RefCell::default(),
+        named: RefCell::default(),
     });
     server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
 }
@@ -171,7 +176,7 @@ impl Requests {
         let client_upgrade = kind.upgrades.then(|| Upgrading::of_request(&mut request));
 
         // 2. Which way? One immutable view for the whole decision.
-        let destination = connection.usable_destination().await;
+        let destination = self.destination(&kind).await?;
         let route = self.route(&destination, &request, kind.version)?;
         let rule = route.rule;
         match filters::request(&rule.filters, &mut request, &rule.matches) {

@@ -69,16 +69,21 @@ impl Connection {
     /// The newest answer. One that cannot be used before an identity is known is waited for, as long as a request waits
     /// for an endpoint.
     pub(crate) async fn usable_destination(&self) -> Arc<Destination> {
-        let destination = self.destination.get();
+        self.usable(&self.destination).await
+    }
+
+    /// The same for another destination than the original one.
+    async fn usable(&self, latest: &Latest<Destination>) -> Arc<Destination> {
+        let destination = latest.get();
         if !destination.awaits_identity {
             return destination;
         }
-        let mut watch = self.destination.watch();
+        let mut watch = latest.watch();
         let known = watch.wait_for(|destination| !destination.awaits_identity);
         let limit = self.worker.mesh.config.outbound.failfast_timeout;
         // In vain: whoever dials says why it must not.
         let _in_time = tokio::time::timeout(limit, known).await;
-        self.destination.get()
+        latest.get()
     }
 }
 
@@ -195,6 +200,8 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
     // 3. Which protocol? The destination may say so; the bytes say the rest.
     let opaque_by_profile = now.profile.as_ref().is_some_and(|profile| profile.opaque);
     let (protocol, sni) = match &now.policy.protocol {
+        // Whatever the address is, a request may be for another service.
+        _ if mesh.config.outbound.ingress_mode => (detect::protocol(&mut stream, limit).await?.0, None),
         _ if opaque_by_profile => (Protocol::Opaque, None),
         OutboundProtocol::Opaque(_) => (Protocol::Opaque, None),
         OutboundProtocol::Http1(_) => (Protocol::Http1, None),
@@ -295,7 +302,11 @@ impl Worker {
             member.relabel(&self.mesh, endpoint, &name);
             return member.clone();
         }
-        let member = Member::new(self, endpoint.clone(), &name, strict, ANY_EWMA);
+        let unidentified = match self.mesh.config.outbound.ingress_mode {
+            true => NoTls::IngressWithoutOverride,
+            false => NoTls::NotProvidedByServiceDiscovery,
+        };
+        let member = Member::new(self, endpoint.clone(), &name, strict, ANY_EWMA, unidentified);
         let mut forwards = self.forwards.borrow_mut();
         // The address is another workload's now, or known better: connections made under the old answer end.
         forwards.retain(|(old, _), member| {

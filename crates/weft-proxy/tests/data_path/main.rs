@@ -4,6 +4,7 @@ mod floods;
 mod h2_rules;
 mod harness;
 mod inbound;
+mod ingress;
 mod outbound;
 mod outcomes;
 mod pair;

@@ -18,6 +18,8 @@ pub(super) struct Kind {
     pub(super) require: Option<Identity>,
     /// What it asks for by `l5d-` headers, if the route lets it.
     pub(super) asked: Option<Box<Asked>>,
+    /// `host:port` to go by instead of the original destination, where the proxy stands beside an ingress.
+    pub(super) dst_override: Option<HeaderValue>,
 }
 
 const RETRY_HTTP: HeaderName = HeaderName::from_static("l5d-retry-http");
@@ -32,7 +34,7 @@ impl Kind {
     /// The kind of a copy of the request: it has no wishes of its own.
     pub(super) fn copied(&self) -> Self {
         let Kind { version, grpc, upgrades, absolute, .. } = *self;
-        Kind { version, grpc, upgrades, absolute, require: None, asked: None }
+        Kind { version, grpc, upgrades, absolute, require: None, asked: None, dst_override: None }
     }
 
     /// Reads the head and takes out of it what must not travel on.
@@ -41,13 +43,13 @@ impl Kind {
         let upgrades = headers::wants_upgrade(request);
         let absolute = version != Version::HTTP_2 && request.uri().authority().is_some() && !upgrades;
         let head = request.headers_mut();
-        let (mut require, mut asked) = (Ok(None), None);
+        let (mut require, mut asked, mut dst_override) = (Ok(None), None, None);
         // Most requests have none of these, and one look at the names tells.
         if head.keys().any(|name| name.as_str().starts_with("l5d-") || *name == headers::CONNECTION_ID) {
             require = required(head.remove(headers::REQUIRE_ID));
             asked = self::asked(head);
+            dst_override = head.remove(headers::DST_OVERRIDE);
             for name in [
-                headers::DST_OVERRIDE,
                 headers::DST_CANONICAL,
                 headers::CLIENT_ID,
                 headers::ORIG_PROTO,
@@ -59,7 +61,7 @@ impl Kind {
             }
         }
         headers::strip_hop_by_hop(head, upgrades);
-        Ok(Kind { version, grpc, upgrades, absolute, require: require?, asked })
+        Ok(Kind { version, grpc, upgrades, absolute, require: require?, asked, dst_override })
     }
 }
 
@@ -136,6 +138,7 @@ mod tests {
             response_timeout: Some(Duration::from_secs(1)),
         };
         assert_eq!(*kind.asked.unwrap(), asked);
+        assert_eq!(kind.dst_override.unwrap(), "web.shop:80");
         assert!(kind.require.is_some());
     }
 
