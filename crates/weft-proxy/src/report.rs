@@ -232,7 +232,10 @@ fn kind(code: Code) -> &'static str {
         | Code::QueueTimeout => "failfast",
         Code::IdentityRequired => "identity required",
         Code::ResponseTimeout | Code::ResponseHeadersTimeout | Code::StreamIdle => "response timeout",
-        Code::ConnectionLoop => "gateway loop",
+        Code::ConnectionLoop | Code::GatewayLoop => "gateway loop",
+        Code::GatewayNameForeign | Code::GatewayNameUnknown | Code::GatewayNoTarget | Code::GatewayNoName => {
+            "gateway domain invalid"
+        }
         Code::ConnectRefused
         | Code::ConnectTimeout
         | Code::Unreachable

@@ -40,6 +40,8 @@ enum Inner {
     Incoming(Incoming),
     Replayed(Box<Reader>),
     Peeked(Box<Peeked>),
+    /// Another's, who watches it too.
+    Relayed(Box<Body>),
 }
 
 impl Body {
@@ -64,6 +66,14 @@ impl Body {
 
     pub(super) fn peeked(peeked: Peeked) -> Self {
         Body::of(Inner::Peeked(Box::new(peeked)))
+    }
+
+    /// The same body, for another one who watches it.
+    pub(crate) fn relayed(self) -> Self {
+        if self.watch.is_none() && self.counted.is_none() && self.busy.is_none() {
+            return self;
+        }
+        Body::of(Inner::Relayed(Box::new(self)))
     }
 
     /// Watches a response's body to its end, or to its being dropped.
@@ -249,6 +259,7 @@ impl hyper::body::Body for Body {
             }
             Inner::Replayed(reader) => reader.poll_frame(cx),
             Inner::Peeked(peeked) => peeked.poll_frame(cx),
+            Inner::Relayed(body) => Pin::new(&mut **body).poll_frame(cx),
         };
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -307,6 +318,7 @@ impl hyper::body::Body for Body {
             Inner::Incoming(incoming) => incoming.is_end_stream(),
             Inner::Replayed(reader) => reader.is_end_stream(),
             Inner::Peeked(peeked) => peeked.is_end_stream(),
+            Inner::Relayed(body) => body.is_end_stream(),
         }
     }
 
@@ -316,6 +328,7 @@ impl hyper::body::Body for Body {
             Inner::Incoming(incoming) => incoming.size_hint(),
             Inner::Replayed(reader) => reader.size_hint(),
             Inner::Peeked(peeked) => peeked.size_hint(),
+            Inner::Relayed(body) => body.size_hint(),
         }
     }
 }

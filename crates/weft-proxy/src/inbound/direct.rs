@@ -1,6 +1,6 @@
 //! Connections to the proxy's own port: from other proxies, over mTLS, with a transport header that names the target.
 
-use super::{Connection, Worker, http, is_own_name, opaque, own_handshake, refuse_name};
+use super::{Connection, Worker, gateway, http, is_own_name, opaque, own_handshake, refuse_name};
 use crate::{
     deadline::within,
     detect::{self, Protocol},
@@ -77,12 +77,16 @@ pub(super) async fn relay(
         .with("target_name", header.name.as_deref().unwrap_or_default())
         .with("client_id", &identity);
     mesh.metrics.counter(Count::TransportHeaderConnections, &labels).add(1);
-    if let Some(name) = header.name {
-        return Err(Fault::new(Code::TransportHeaderInvalid)
-            .in_phase(Phase::TransportHeader)
-            .peer(client)
-            .fact("target", name)
-            .fact("reason", "this proxy is no gateway"));
+    let own = mesh.config.inbound.listen;
+    let names_self = header.port == own.port() && header.session.is_some() && worker.gateway.is_some();
+    if header.name.is_some() || names_self {
+        let target = header.name.as_deref().unwrap_or("the requests' own names");
+        story.event(Phase::TransportHeader, format!("for {target}, port {} ({session})", header.port));
+        let policy = mesh.discovery.inbound(own.port());
+        let (tls, app) =
+            (ClientTls::Terminated(Some(identity.clone())), SocketAddr::new(local.ip(), own.port()));
+        let connection = Connection { worker, story, client, tls, app };
+        return Box::pin(gateway::relay(connection, io, header, identity, policy)).await;
     }
     story.event(Phase::TransportHeader, format!("for port {} ({session})", header.port));
 
@@ -102,7 +106,7 @@ pub(super) async fn relay(
             };
             connection.story.protocol(protocol.as_str());
             connection.story.event(Phase::Detect, protocol.as_str());
-            http::relay(connection, io, protocol, policy).await
+            http::relay(connection, io, protocol, policy, None).await
         }
         // What the port declares wins over what the client found: opaque bytes are moved untouched.
         _ => {

@@ -2,6 +2,7 @@
 
 use super::{
     Connection,
+    gateway::Gateway,
     limit::Limiter,
     withdraw::{self, Held, Hold},
 };
@@ -13,7 +14,7 @@ use crate::{
         filters::{self, Outcome},
         headers::{self, View},
         orig_proto,
-        pool::Failed,
+        pool::{Failed, Lease},
         respond::{Audience, Detail, refusal},
         server::{self, Closing, Service},
         upgrade::{self, Upgrading},
@@ -29,7 +30,7 @@ use crate::{
     },
     report::{self, Who},
 };
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use std::{
     cell::{Cell, RefCell},
     error::Error,
@@ -40,6 +41,7 @@ use std::{
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
+    http::Filter,
     identity::ClientTls,
     inbound::{Caller, DenyReason, Permit, Rule, ServerPolicy, authorize_http},
 };
@@ -48,6 +50,8 @@ use weft_wire::record::Direction;
 /// The HTTP side of one connection.
 struct Requests {
     connection: Rc<Connection>,
+    /// What comes here is for others.
+    gateway: Option<Gateway>,
     policy: Latest<ServerPolicy>,
     /// The value of `l5d-client-id`.
     client_id: Option<HeaderValue>,
@@ -88,15 +92,19 @@ pub(super) async fn relay(
     mut io: Io,
     protocol: Protocol,
     policy: watch::Receiver<Arc<ServerPolicy>>,
+    gateway: Option<Gateway>,
 ) -> Result<(), Fault> {
     let mesh = connection.worker.mesh.clone();
-    connection.story.endpoint(connection.app);
+    if gateway.is_none() {
+        connection.story.endpoint(connection.app);
+    }
     let policy = Latest::new(policy);
     connection.count(&mut io, &policy.get());
     let client_id = connection.tls.client_id().and_then(|id| HeaderValue::from_str(id.as_str()).ok());
     let meshed = matches!(connection.tls, ClientTls::Terminated(_));
     let requests = Rc::new(Requests {
         connection: Rc::new(connection),
+        gateway,
         policy,
         client_id,
         // Strangers learn the code and no more: it tells a mesh peer that came in plaintext by mistake what to doubt.
@@ -265,6 +273,10 @@ impl Requests {
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
         self.limit(policy)?;
+        if let Some(gateway) = &self.gateway {
+            let response = self.pass_on(gateway, request).await?;
+            return Ok(self.told(response, None, filters, asked, counted));
+        }
         let upgrades = !asked.carried && headers::wants_upgrade(&request);
         let connects = upgrades && request.method() == Method::CONNECT;
         let client_upgrade = upgrades.then(|| Upgrading::of_request(&mut request));
@@ -309,6 +321,21 @@ impl Requests {
         // These are the mesh's words: an application must not be able to speak for its proxy.
         response.headers_mut().remove(headers::PROXY_ERROR);
         response.headers_mut().remove(headers::PROXY_CONNECTION);
+        Ok(self.told(response, answered.lease, filters, asked, counted))
+    }
+
+    /// An answer as the client gets it, watched to its last byte.
+    fn told(
+        &self,
+        mut response: Response<Body>,
+        lease: Option<Lease>,
+        filters: &[Filter],
+        asked: Asked,
+        counted: &Counted,
+    ) -> Response<Body> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
         filters::response(filters, response.headers_mut());
         if asked.carried {
             orig_proto::mark_response(&mut response);
@@ -319,14 +346,35 @@ impl Requests {
             status: response.status().as_u16(),
             grpc: if asked.is_grpc { grpc_status(response.headers()) } else { None },
             is_grpc: asked.is_grpc,
-            lease: answered.lease,
+            lease,
             load: None,
             limits: None,
             service: None,
             exchange: None,
             held: Some(Held::new(counted.hold.clone())),
         });
-        Ok(response.map(|body| body.watched(watch)))
+        response.map(|body| body.relayed().watched(watch))
+    }
+
+    /// Through a gateway to another service.
+    async fn pass_on(
+        &self,
+        gateway: &Gateway,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, NoAnswer> {
+        self.learn_peer_id(request.headers_mut());
+        match gateway.request(request.map(Body::relayed)).await? {
+            Ok(mut response) => {
+                if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    headers::strip_hop_by_hop(response.headers_mut(), false);
+                }
+                Ok(response)
+            }
+            Err(error) => {
+                let reset = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason);
+                Err(NoAnswer::Reset(reset.unwrap_or(h2::Reason::INTERNAL_ERROR)))
+            }
+        }
     }
 
     fn admit(&self) -> Result<InFlight<'_>, Fault> {
@@ -436,17 +484,22 @@ impl Requests {
         counted
     }
 
+    /// The client's proxy says which of its connections this is.
+    fn learn_peer_id(&self, headers: &mut HeaderMap) {
+        if let Some(id) = headers.remove(headers::CONNECTION_ID)
+            && let Ok(id) = id.to_str()
+        {
+            self.connection.story.peer_id(id);
+        }
+    }
+
     fn own_headers(&self, request: &mut Request<Body>, upgrades: bool) {
         let headers = request.headers_mut();
         headers::strip_hop_by_hop(headers, upgrades);
         headers.remove(headers::PROXY_ERROR);
         headers.remove(headers::PROXY_CONNECTION);
         headers.remove(headers::DST_CANONICAL);
-        if let Some(id) = headers.remove(headers::CONNECTION_ID)
-            && let Ok(id) = id.to_str()
-        {
-            self.connection.story.peer_id(id);
-        }
+        self.learn_peer_id(headers);
         match &self.client_id {
             Some(id) => {
                 headers.insert(headers::CLIENT_ID, id.clone());

@@ -1,6 +1,7 @@
 //! Inbound: one accepted connection, from `accept` to its last byte. Read top to bottom.
 
 mod direct;
+mod gateway;
 mod http;
 pub mod limit;
 mod opaque;
@@ -16,6 +17,7 @@ use crate::{
     io::{Io, Transport},
     mesh::Mesh,
     metrics::labels::Labels,
+    outbound,
     record::Story,
     report::{self, Who},
 };
@@ -45,6 +47,8 @@ pub(crate) struct Worker {
     pub(crate) mesh: Arc<Mesh>,
     apps: RefCell<HashMap<SocketAddr, Rc<Pool>>>,
     pub(crate) in_flight: Cell<usize>,
+    /// What a gateway sends on goes out here.
+    gateway: Option<Rc<outbound::Worker>>,
 }
 
 /// A connection that was accepted and understood so far.
@@ -62,10 +66,14 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Serves a listener on this worker until the drain is over. Must run in a local runtime: connections stay on it.
 pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {
-    let worker = Rc::new(Worker { mesh: mesh.clone(), apps: RefCell::default(), in_flight: Cell::new(0) });
+    let gateway = gateway::outbound(&mesh);
+    let sweeping_gateway = gateway.clone().map(|gateway| tokio::task::spawn_local(outbound::sweep(gateway)));
+    let worker =
+        Rc::new(Worker { mesh: mesh.clone(), apps: RefCell::default(), in_flight: Cell::new(0), gateway });
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
     accept::run(listener, mesh.drain.clone(), |accepted| connection(worker.clone(), accepted)).await;
     sweeping.abort();
+    sweeping_gateway.inspect(tokio::task::JoinHandle::abort);
 }
 
 async fn sweep(worker: Rc<Worker>) {
@@ -152,7 +160,7 @@ async fn relay(
     // 6. Decide and forward: per connection, or per request.
     match protocol {
         Protocol::Opaque => Box::pin(opaque::relay(connection, io, policy)).await,
-        Protocol::Http1 | Protocol::Http2 => http::relay(connection, io, protocol, policy).await,
+        Protocol::Http1 | Protocol::Http2 => http::relay(connection, io, protocol, policy, None).await,
     }
 }
 

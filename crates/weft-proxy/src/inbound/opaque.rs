@@ -40,12 +40,7 @@ async fn forward(
     story.endpoint(connection.app);
 
     // 1. May it?
-    let now = policy.borrow_and_update().clone();
-    let permit = connection.authorize(&now, io).await?;
-    story.decided(&now.meta, Some(permit.authorization()));
-    let allowed = format!("allowed by {} of {}", permit.authorization(), now.meta);
-    story.event(Phase::Authorize, allowed);
-    connection.count(io, &now);
+    permit(connection, io, &mut policy).await?;
 
     // 2. Dial the application before any byte is promised to the caller.
     let pool = connection.worker.app(connection.app);
@@ -78,6 +73,21 @@ async fn forward(
     }
 }
 
+/// Decides about a connection whose bytes nobody will look at, and counts it from then on.
+pub(super) async fn permit(
+    connection: &Connection,
+    io: &mut Io,
+    policy: &mut watch::Receiver<Arc<ServerPolicy>>,
+) -> Result<(), Fault> {
+    let now = policy.borrow_and_update().clone();
+    let permit = connection.authorize(&now, io).await?;
+    connection.story.decided(&now.meta, Some(permit.authorization()));
+    let allowed = format!("allowed by {} of {}", permit.authorization(), now.meta);
+    connection.story.event(Phase::Authorize, allowed);
+    connection.count(io, &now);
+    Ok(())
+}
+
 impl Connection {
     async fn authorize(&self, policy: &ServerPolicy, io: &mut Io) -> Result<Permit, Fault> {
         let caller = Caller { addr: self.client.ip(), tls: &self.tls };
@@ -105,7 +115,10 @@ impl Connection {
 }
 
 /// Returns when a changed policy does not allow the connection any more. One that goes on allowing it is no interruption.
-async fn withdrawn(connection: &Connection, policy: &mut watch::Receiver<Arc<ServerPolicy>>) -> Fault {
+pub(super) async fn withdrawn(
+    connection: &Connection,
+    policy: &mut watch::Receiver<Arc<ServerPolicy>>,
+) -> Fault {
     loop {
         if policy.changed().await.is_err() {
             // No further policy will come: the last one stands.

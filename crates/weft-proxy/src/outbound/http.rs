@@ -49,7 +49,7 @@ mod words;
 const TRIES: usize = 3;
 
 /// The HTTP side of one connection.
-struct Requests {
+pub(crate) struct Requests {
     connection: Connection,
     closing: Closing,
     detail: Detail,
@@ -68,8 +68,14 @@ struct Requests {
 pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) -> Result<(), Fault> {
     let mesh = connection.worker.mesh.clone();
     let detail = if mesh.config.outbound.informational_headers { Detail::Full } else { Detail::Nothing };
+    let requests = requests(connection, detail);
+    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
+}
+
+/// What answers the requests of one connection.
+pub(crate) fn requests(connection: Connection, detail: Detail) -> Rc<Requests> {
     let connection_id = HeaderValue::try_from(connection.story.id()).ok();
-    let requests = Rc::new(Requests {
+    Rc::new(Requests {
         connection,
         closing: Closing::default(),
         detail,
@@ -79,8 +85,7 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
         routed: Cell::new(false),
         counted: RefCell::default(),
         named: RefCell::default(),
-    });
-    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
+    })
 }
 
 /// Endpoints of which one connection's story tells.

@@ -2,9 +2,9 @@
 
 pub(crate) mod balance;
 pub(crate) mod endpoint;
-mod http;
+pub(crate) mod http;
 pub(crate) mod load;
-mod opaque;
+pub(crate) mod opaque;
 
 use crate::{
     accept,
@@ -96,21 +96,14 @@ const ANY_EWMA: EwmaConfig = EwmaConfig::DEFAULT;
 
 /// Serves a listener on this worker until the drain is over. Must run in a local runtime: connections stay on it.
 pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {
-    let worker = Rc::new(Worker {
-        mesh: mesh.clone(),
-        epoch: Instant::now(),
-        balancers: RefCell::default(),
-        forwards: RefCell::default(),
-        in_flight: Cell::new(0),
-        mirrors: Cell::new(0),
-    });
+    let worker = Worker::new(mesh.clone());
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
     accept::run(listener, mesh.drain.clone(), |accepted| connection(worker.clone(), accepted)).await;
     sweeping.abort();
 }
 
 /// Takes in endpoint changes without traffic, closes what is idle, and gives up what nobody uses.
-async fn sweep(worker: Rc<Worker>) {
+pub(crate) async fn sweep(worker: Rc<Worker>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         let now = Instant::now();
@@ -280,6 +273,17 @@ async fn discover(
 }
 
 impl Worker {
+    pub(crate) fn new(mesh: Arc<Mesh>) -> Rc<Self> {
+        Rc::new(Worker {
+            mesh,
+            epoch: Instant::now(),
+            balancers: RefCell::default(),
+            forwards: RefCell::default(),
+            in_flight: Cell::new(0),
+            mirrors: Cell::new(0),
+        })
+    }
+
     /// Microseconds since this worker began: the balancer's clock.
     pub(crate) fn now_us(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)

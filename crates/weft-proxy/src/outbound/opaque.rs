@@ -32,7 +32,8 @@ pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String
     ended
 }
 
-async fn forward(connection: &Connection, io: &mut Io, sni: Option<String>) -> Result<(), Fault> {
+/// As [`relay`], for a connection that others own.
+pub(crate) async fn forward(connection: &Connection, io: &mut Io, sni: Option<String>) -> Result<(), Fault> {
     // 1. The route, and what it allows.
     let destination = connection.usable_destination().await;
     let route = route(&destination, sni.as_deref())

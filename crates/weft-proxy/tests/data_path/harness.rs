@@ -134,6 +134,15 @@ impl Proxy {
         page
     }
 
+    /// How often a failure of this kind and code was counted in a family.
+    pub(crate) async fn counted(&self, family: &str, kind: &str, code: &str) -> u64 {
+        let page = self.metrics().await;
+        let labels = [format!("error=\"{kind}\""), format!("code=\"{code}\"")];
+        let counts =
+            |line: &&str| line.starts_with(family) && labels.iter().all(|label| line.contains(label));
+        page.lines().filter(counts).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
     pub(crate) fn failures(&self) -> usize {
         self.mesh.recorder.connections(1000, |record| record.fault.is_some()).connections.len()
     }

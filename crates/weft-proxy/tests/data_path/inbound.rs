@@ -311,7 +311,7 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     // A name would make it a gateway.
     let mut stream = open(TransportHeader { port, name: Some("x.y".into()), session: None }, b"").await;
     assert_eq!(raw::read_all(&mut stream).await.unwrap_or_default(), b"");
-    assert_eq!(proxy.failure().await.fault.unwrap().fact("target"), Some("x.y"));
+    assert_eq!(proxy.failure().await.fault.unwrap().fact("target"), Some(format!("x.y:{port}").as_str()));
     // The proxy's own port behind its own port.
     let mut stream = open(TransportHeader { port: own.port(), name: None, session: None }, b"").await;
     assert_eq!(raw::read_all(&mut stream).await.unwrap_or_default(), b"");

@@ -1,6 +1,7 @@
 //! The data path over real sockets: scripted applications, real TLS between proxies, a discovery that a test fills.
 
 mod floods;
+mod gateway;
 mod h2_rules;
 mod harness;
 mod inbound;

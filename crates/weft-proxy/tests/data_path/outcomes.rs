@@ -1,6 +1,6 @@
 //! Every way in which an inbound connection ends before it says anything useful has its own code, evidence and count.
 
-use crate::harness::{Proxy, app, proxy};
+use crate::harness::{Proxy, STRANGER, app, proxy};
 use std::net::SocketAddr;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,6 +21,7 @@ pub(crate) fn on_own_port(proxy: &mut Proxy) {
     proxy.inbound = socket.local_addr().unwrap();
     let listener = Listener::new(socket, Default::default()).unwrap();
     let listener = listener.pretending(proxy.mesh.config.inbound.listen);
+    let listener = listener.pretending_client(STRANGER.parse().unwrap());
     tokio::task::spawn_local(weft_proxy::inbound::serve(proxy.mesh.clone(), listener));
 }
 
@@ -89,9 +90,7 @@ impl Bench {
             assert_eq!(fault.fact(name), Some(*value), "{name} of {fault:?}");
         }
         assert_eq!(self.proxy.failures(), 1);
-        let counted = format!(r#"inbound_tcp_errors_total{{error="{kind}",code="{code}"}} 1"#);
-        let page = self.proxy.metrics().await;
-        assert!(page.lines().any(|line| line == counted), "{counted} in\n{page}");
+        assert_eq!(self.proxy.counted("inbound_tcp_errors_total{", kind, code).await, 1);
         record
     }
 }
