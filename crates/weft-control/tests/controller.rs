@@ -107,7 +107,7 @@ impl Mesh {
             async move {
                 let tcp = TcpStream::connect(addr).await?;
                 let name = Identity::parse(server).unwrap();
-                let connected = handshake::connect(&own, tcp, &name, &name, false)
+                let connected = handshake::connect(&own, tcp, &name, &name, handshake::Offer::Nothing)
                     .await
                     .map_err(|fault| std::io::Error::other(format!("{fault:?}")))?;
                 Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(connected.stream))

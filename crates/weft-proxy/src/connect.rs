@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::identity::Identity;
 use weft_net::{prefixed::Prefixed, socket};
-use weft_tls::handshake;
+use weft_tls::handshake::{self, Offer};
 use weft_wire::transport_header::{Session, TransportHeader};
 
 /// Where a connection goes, and what it has to be when it is there.
@@ -53,12 +53,29 @@ pub(crate) struct Tls {
     pub(crate) header: Option<(u16, Option<String>)>,
 }
 
+/// What will be spoken, as the transport header announces it: that can depend on who answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sessions {
+    any: Option<Session>,
+    weft: Option<Session>,
+}
+
+impl Sessions {
+    pub(crate) const OPAQUE: Self = Sessions { any: None, weft: None };
+    pub(crate) const HTTP1: Self = Sessions { any: Some(Session::Http1), weft: Some(Session::Http1) };
+    pub(crate) const HTTP2: Self = Sessions { any: Some(Session::Http2), weft: Some(Session::Http2) };
+    /// HTTP/1 that only a weft proxy takes as it is.
+    pub(crate) const CARRIED: Self = Sessions { any: Some(Session::Http2), weft: Some(Session::Http1) };
+}
+
 /// How a connection came about: told to the story of whoever asked for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made {
     begun: Instant,
     tcp: Duration,
     tls: Option<MadeTls>,
+    /// The peer is a weft proxy.
+    pub(crate) weft: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,12 +133,12 @@ enum Step {
 pub(crate) async fn dial(
     mesh: &Arc<Mesh>,
     target: &Rc<Target>,
-    session: Option<Session>,
+    sessions: Sessions,
 ) -> Result<(Io, Made), Fault> {
     let begun = Instant::now();
     let deadline = begun + target.limit;
     let step = Rc::new(Cell::new(Step::Tcp));
-    let attempt = attempt(mesh.clone(), target.clone(), session, deadline, step.clone());
+    let attempt = attempt(mesh.clone(), target.clone(), sessions, deadline, step.clone());
     let attempt = AbortOnDropHandle::new(tokio::task::spawn_local(attempt));
     let fault = tokio::select! {
         biased;
@@ -138,7 +155,7 @@ pub(crate) async fn dial(
 async fn attempt(
     mesh: Arc<Mesh>,
     target: Rc<Target>,
-    session: Option<Session>,
+    sessions: Sessions,
     deadline: Instant,
     step: Rc<Cell<Step>>,
 ) -> Result<(Io, Made), Fault> {
@@ -153,7 +170,7 @@ async fn attempt(
         .map_err(|error| Fault::new(refusal(&error, target.role)).in_phase(Phase::Connect).because(error))?;
     let took = begun.elapsed();
     mesh.metrics.phase(Phase::Connect, took);
-    let mut made = Made { begun, tcp: took, tls: None };
+    let mut made = Made { begun, tcp: took, tls: None, weft: false };
     let Some(tls) = &target.tls else {
         let mut io = Io::plain(tcp);
         io.count(target.series.clone().open());
@@ -169,13 +186,19 @@ async fn attempt(
     let Some(credentials) = mesh.identity.current() else {
         return Err(Fault::new(Code::NoCertificateYet).in_phase(Phase::TlsConnect));
     };
-    let transport = tls.header.is_some();
+    let offer = match &tls.header {
+        Some(_) => Offer::Transport,
+        None if mesh.config.weft_peers => Offer::Weft,
+        None => Offer::Nothing,
+    };
     let connected =
-        handshake::connect(credentials.client(), tcp, &tls.id, &tls.server_name, transport).await?;
+        handshake::connect(credentials.client(), tcp, &tls.id, &tls.server_name, offer).await?;
     let took = handshake_begun.elapsed();
     mesh.metrics.phase(Phase::TlsConnect, took);
     let header = tls.header.as_ref().filter(|_| connected.transport).map(|(port, _)| *port);
     made.tls = Some(MadeTls { took, group: connected.group, header });
+    made.weft = connected.weft;
+    let session = if made.weft { sessions.weft } else { sessions.any };
     let mut stream = Box::new(connected.stream);
 
     // 3. The transport header, only if the peer agreed to it.

@@ -4,17 +4,12 @@ use crate::{metrics::series::OpenConnection, record::Bytes};
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
-    },
-    task::{Context, Poll, ready},
-    time::Duration,
+    sync::Arc,
+    task::{Context, Poll},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::Sleep,
 };
 use tokio_rustls::{client, server};
 use weft_net::{prefixed::Prefixed, socket};
@@ -31,24 +26,11 @@ pub(crate) struct Io {
     stream: Prefixed<Transport>,
     open: Option<OpenConnection>,
     bytes: Option<Arc<Bytes>>,
-    heads: Option<Heads>,
-    ended: bool,
-    linger: Option<Linger>,
 }
-
-/// Closing while the client still sends would reset the connection and take the last answer from it (RFC 9112, 9.6): what
-/// comes is read and thrown away, for a while.
-struct Linger {
-    bytes: usize,
-    timer: Pin<Box<Sleep>>,
-}
-
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 4 << 20;
 
 impl Io {
     pub(crate) fn new(stream: Prefixed<Transport>) -> Self {
-        Io { stream, open: None, bytes: None, heads: None, ended: false, linger: None }
+        Io { stream, open: None, bytes: None }
     }
 
     pub(crate) fn plain(tcp: TcpStream) -> Self {
@@ -68,70 +50,25 @@ impl Io {
     /// Ends the connection by a reset when this is dropped: an orderly end after a failure would look to the peer like a
     /// complete answer.
     pub(crate) fn abort(&mut self) {
-        let tcp = match self.stream.get_ref() {
+        // A socket that cannot be told is gone already.
+        let _best_effort = socket::reset_on_close(self.tcp());
+    }
+
+    /// Has the peer reset the connection? After its FIN, reading does not tell.
+    pub(crate) fn is_reset(&self) -> bool {
+        !matches!(self.tcp().take_error(), Ok(None))
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self.stream.get_ref() {
             Transport::Plain(tcp) => tcp,
             Transport::Accepted(tls) => tls.get_ref().0.get_ref(),
             Transport::Connected(tls) => tls.get_ref().0,
-        };
-        // A socket that cannot be told is gone already.
-        let _best_effort = socket::reset_on_close(tcp);
-    }
-
-    /// Limits how long the head of an HTTP/1 request may take once its first byte has come.
-    pub(crate) fn limit_heads(&mut self, limit: Duration) -> Arc<HeadState> {
-        let state = Arc::new(HeadState::default());
-        self.heads = Some(Heads { limit, state: state.clone(), timer: None });
-        state
+        }
     }
 
     pub(crate) fn stream(&mut self) -> &mut Prefixed<Transport> {
         &mut self.stream
-    }
-}
-
-/// Shared between the stream, which sees bytes come, and the server, which sees requests begin and end. Both are on one
-/// worker; atomics only because hyper wants a stream that could be sent (upgrades).
-#[derive(Debug, Default)]
-pub(crate) struct HeadState {
-    /// Requests being served, bodies included.
-    busy: AtomicU32,
-    /// Bytes came while nothing was being served: the next head has begun.
-    begun: AtomicBool,
-    timed_out: AtomicBool,
-}
-
-impl HeadState {
-    /// The head is whole: a request is being served.
-    pub(crate) fn head_complete(&self) {
-        self.begun.store(false, Relaxed);
-        self.busy.fetch_add(1, Relaxed);
-    }
-    pub(crate) fn request_done(&self) {
-        self.busy.fetch_sub(1, Relaxed);
-    }
-    /// The stream ended because a head did not become whole in time.
-    pub(crate) fn timed_out(&self) -> bool {
-        self.timed_out.load(Relaxed)
-    }
-}
-
-struct Heads {
-    limit: Duration,
-    state: Arc<HeadState>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Heads {
-    fn poll_late(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.state.begun.load(Relaxed) {
-            self.timer = None;
-            return false;
-        }
-        let limit = self.limit;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        let late = timer.as_mut().poll(cx).is_ready();
-        self.state.timed_out.store(late, Relaxed);
-        late
     }
 }
 
@@ -146,18 +83,11 @@ impl AsyncRead for Io {
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 let count = buf.filled().len() - before;
-                this.ended |= count == 0;
                 if let Some(open) = &this.open {
                     open.read(count as u64);
                 }
                 if let Some(bytes) = &this.bytes {
                     bytes.read(count as u64);
-                }
-                if let Some(heads) = &this.heads
-                    && count > 0
-                    && heads.state.busy.load(Relaxed) == 0
-                {
-                    heads.state.begun.store(true, Relaxed);
                 }
                 Poll::Ready(Ok(()))
             }
@@ -167,10 +97,7 @@ impl AsyncRead for Io {
                 }
                 Poll::Ready(Err(error))
             }
-            Poll::Pending => {
-                let late = this.heads.as_mut().is_some_and(|heads| heads.poll_late(cx));
-                if late { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { Poll::Pending }
-            }
+            Poll::Pending => Poll::Pending,
         }
     }
 }
@@ -195,31 +122,11 @@ impl AsyncWrite for Io {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-        // Only a server of HTTP/1 closes while its client may be in the middle of a message.
-        if self.heads.is_none() || self.ended {
-            return Poll::Ready(Ok(()));
-        }
-        self.poll_linger(cx).map(Ok)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
 impl Io {
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let linger = self
-            .linger
-            .get_or_insert_with(|| Linger { bytes: 0, timer: Box::pin(tokio::time::sleep(LINGER)) });
-        while linger.bytes < LINGER_BYTES && linger.timer.as_mut().poll(cx).is_pending() {
-            let mut waste = [0; 4096];
-            let mut buf = ReadBuf::new(&mut waste);
-            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf)) {
-                Ok(()) if !buf.filled().is_empty() => linger.bytes += buf.filled().len(),
-                _ => break,
-            }
-        }
-        Poll::Ready(())
-    }
-
     fn wrote(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let (Poll::Ready(Ok(count)), Some(bytes)) = (&polled, &self.bytes) {
             bytes.written(*count as u64);

@@ -141,7 +141,7 @@ pub async fn connect(
     let Some(name) = &addr.name else {
         return preface(io, peer, authority).await;
     };
-    let handshake = weft_tls::handshake::connect(tls, io, name, name, false);
+    let handshake = weft_tls::handshake::connect(tls, io, name, name, weft_tls::handshake::Offer::Nothing);
     match tokio::time::timeout(HANDSHAKE, handshake).await {
         Ok(Ok(connected)) => preface(connected.stream, peer, authority).await,
         Ok(Err(fault)) => Err(fault.about(authority).peer(peer)),

@@ -1,9 +1,9 @@
 //! Message bodies: passed on piece by piece, and watched to their end.
 
 use super::{
+    h1,
     pool::Lease,
     replay::{Peeked, Reader},
-    server::Busy,
 };
 use crate::{
     inbound::withdraw::Held,
@@ -31,13 +31,13 @@ use weft_model::profile::{ResponseClass, classify};
 pub(crate) struct Body {
     inner: Inner,
     watch: Option<Box<Watch>>,
-    busy: Option<Busy>,
     counted: Option<RequestBody>,
 }
 
 enum Inner {
     Empty,
-    Incoming(Incoming),
+    H2(Incoming),
+    H1(h1::Incoming),
     Replayed(Box<Reader>),
     Peeked(Box<Peeked>),
     /// Another's, who watches it too.
@@ -46,18 +46,40 @@ enum Inner {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Body { inner: Inner::Empty, watch: None, busy: None, counted: None }
+        Body { inner: Inner::Empty, watch: None, counted: None }
     }
 
-    pub(crate) fn incoming(incoming: Incoming) -> Self {
+    /// Of a message over HTTP/2.
+    pub(crate) fn h2(incoming: Incoming) -> Self {
         if incoming.is_end_stream() {
             return Body::empty();
         }
-        Body { inner: Inner::Incoming(incoming), watch: None, busy: None, counted: None }
+        Body { inner: Inner::H2(incoming), watch: None, counted: None }
+    }
+
+    /// Of a message over HTTP/1.
+    pub(crate) fn h1(incoming: h1::Incoming) -> Self {
+        Body { inner: Inner::H1(incoming), watch: None, counted: None }
+    }
+
+    /// Who hears what a server says before its response, if the client can.
+    pub(crate) fn interim(&self) -> Option<h1::Interim> {
+        match &self.inner {
+            Inner::H1(incoming) => incoming.interim(),
+            Inner::Empty | Inner::H2(_) => None,
+        }
+    }
+
+    /// What stays of an HTTP/1 connection when HTTP ends on it.
+    pub(crate) fn take_upgrade(&mut self) -> Option<h1::Upgrade> {
+        match &mut self.inner {
+            Inner::H1(incoming) => incoming.take_upgrade(),
+            Inner::Empty | Inner::H2(_) => None,
+        }
     }
 
     fn of(inner: Inner) -> Self {
-        Body { inner, watch: None, busy: None, counted: None }
+        Body { inner, watch: None, counted: None }
     }
 
     pub(super) fn replayed(reader: Reader) -> Self {
@@ -101,12 +123,6 @@ impl Body {
             // It has no body, or nobody watches for its end.
             None => exchange.end(status, grpc),
         }
-        self
-    }
-
-    /// Keeps `busy` until the body is over or dropped.
-    pub(crate) fn keeping(mut self, busy: Busy) -> Self {
-        self.busy = Some(busy);
         self
     }
 
@@ -254,9 +270,8 @@ impl hyper::body::Body for Body {
         let this = &mut *self;
         let polled = match &mut this.inner {
             Inner::Empty => return Poll::Ready(None),
-            Inner::Incoming(incoming) => {
-                Pin::new(incoming).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
-            }
+            Inner::H2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Self::Error::from),
+            Inner::H1(incoming) => incoming.poll_frame(cx).map_err(Self::Error::from),
             Inner::Replayed(reader) => reader.poll_frame(cx),
             Inner::Peeked(peeked) => peeked.poll_frame(cx),
             Inner::Relayed(body) => Pin::new(&mut **body).poll_frame(cx),
@@ -294,7 +309,7 @@ impl hyper::body::Body for Body {
                 if let Some(watch) = this.watch.take() {
                     watch.end(None, false);
                 }
-                Poll::Ready(Some(Err(error.into())))
+                Poll::Ready(Some(Err(error)))
             }
             Poll::Ready(None) => {
                 this.counted = None;
@@ -315,7 +330,8 @@ impl hyper::body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.inner {
             Inner::Empty => true,
-            Inner::Incoming(incoming) => incoming.is_end_stream(),
+            Inner::H2(incoming) => incoming.is_end_stream(),
+            Inner::H1(incoming) => incoming.is_end_stream(),
             Inner::Replayed(reader) => reader.is_end_stream(),
             Inner::Peeked(peeked) => peeked.is_end_stream(),
             Inner::Relayed(body) => body.is_end_stream(),
@@ -325,7 +341,8 @@ impl hyper::body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
             Inner::Empty => SizeHint::with_exact(0),
-            Inner::Incoming(incoming) => incoming.size_hint(),
+            Inner::H2(incoming) => incoming.size_hint(),
+            Inner::H1(incoming) => incoming.size_hint(),
             Inner::Replayed(reader) => reader.size_hint(),
             Inner::Peeked(peeked) => peeked.size_hint(),
             Inner::Relayed(body) => body.size_hint(),

@@ -1,8 +1,8 @@
-//! HTTP towards a server: one connection's handshake, and what its errors mean.
+//! HTTP/2 towards a server: one connection's handshake, and what its errors mean.
 
 use super::{MAX_HEAD, OnWorker, body::Body, server};
 use crate::{connect::Role, io::Io};
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{net::SocketAddr, time::Duration};
 use weft_fault::{Code, Fault, Phase};
@@ -12,17 +12,6 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 /// A peer that does not answer pings while requests are under way is gone. Longer than a starved peer needs.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_LIMIT: Duration = Duration::from_secs(20);
-
-/// Starts HTTP/1 on a new connection and drives it in a task of its own.
-pub(crate) async fn http1(io: Io) -> Result<http1::SendRequest<Body>, hyper::Error> {
-    let (sender, connection) =
-        http1::Builder::new().max_header_size(MAX_HEAD).handshake(TokioIo::new(io)).await?;
-    tokio::task::spawn_local(async move {
-        // Whoever sent a request hears of its failure; the connection's own end is nobody's news.
-        let _ended = connection.with_upgrades().await;
-    });
-    Ok(sender)
-}
 
 /// Starts HTTP/2 on a new connection and drives it in a task of its own.
 pub(crate) async fn http2(io: Io) -> Result<http2::SendRequest<Body>, hyper::Error> {
@@ -49,14 +38,12 @@ pub(crate) struct Unanswered {
     pub(crate) reset: Option<h2::Reason>,
     /// The server says that it did not begin to process it.
     pub(crate) unprocessed: bool,
-    /// The connection was lost before any byte of a response.
-    pub(crate) lost: bool,
 }
 
 /// What a failed exchange means.
 pub(crate) fn unanswered(error: &hyper::Error, role: Role, server: SocketAddr) -> Unanswered {
     let h2 = server::h2_cause(error);
-    let (mut reset, mut unprocessed, mut lost) = (None, false, false);
+    let (mut reset, mut unprocessed) = (None, false);
     let code = if let Some(h2) = h2 {
         if h2.is_reset() && h2.is_remote() {
             reset = h2.reason();
@@ -67,7 +54,6 @@ pub(crate) fn unanswered(error: &hyper::Error, role: Role, server: SocketAddr) -
             unprocessed = true;
             Code::UpstreamGoaway
         } else if h2.is_io() {
-            lost = true;
             Code::UpstreamReset
         } else {
             Code::H2Protocol
@@ -78,7 +64,6 @@ pub(crate) fn unanswered(error: &hyper::Error, role: Role, server: SocketAddr) -
         // The request's own body failed: the client went away while sending it.
         Code::ConnectionReset
     } else {
-        lost = true;
         Code::UpstreamReset
     };
     let code = match (role, code) {
@@ -88,5 +73,5 @@ pub(crate) fn unanswered(error: &hyper::Error, role: Role, server: SocketAddr) -
     };
     let fault =
         Fault::new(code).in_phase(Phase::ResponseHeaders).peer(server).fact("error", server::chain(error));
-    Unanswered { fault, reset, unprocessed, lost }
+    Unanswered { fault, reset, unprocessed }
 }

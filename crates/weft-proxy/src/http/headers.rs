@@ -72,6 +72,11 @@ pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
             && has_option(request.headers(), "upgrade"))
 }
 
+/// Does the message end its connection?
+pub(crate) fn says_close(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::CONNECTION) && has_option(headers, "close")
+}
+
 fn has_option(headers: &HeaderMap, option: &str) -> bool {
     options(headers).any(|o| o.eq_ignore_ascii_case(option))
 }

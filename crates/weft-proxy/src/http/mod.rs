@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod filters;
 mod flood;
 mod frames;
+pub(crate) mod h1;
 pub(crate) mod headers;
 pub(crate) mod orig_proto;
 pub(crate) mod pool;

@@ -3,15 +3,16 @@
 use super::{
     body::Body,
     client::{self, Unanswered},
+    h1,
 };
 use crate::{
-    connect::{self, Made, Target},
+    connect::{self, Made, Sessions, Target},
     io::Io,
     mesh::Mesh,
     record::Story,
 };
-use http::{HeaderValue, Method, Request, Response, Version, header};
-use hyper::client::conn::{http1, http2};
+use http::{Method, Request, Response, request};
+use hyper::client::conn::http2;
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -20,7 +21,6 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, FaultRecord, Phase};
-use weft_wire::transport_header::Session;
 
 /// Reuses connections that are all alike. When what they depend on changes, a new pool takes over: what is under way here
 /// ends in peace, and nothing new comes.
@@ -39,7 +39,7 @@ pub(crate) struct Pool {
 const H2_IDLE: Duration = Duration::from_secs(60);
 
 struct Idle {
-    sender: http1::SendRequest<Body>,
+    client: h1::Client,
     since: Instant,
 }
 
@@ -68,19 +68,25 @@ pub(crate) enum Failed {
     Sent(Unanswered),
 }
 
+impl Failed {
+    fn unsent(fault: Fault, head: request::Parts, body: Option<Body>) -> Self {
+        Failed::Unsent(fault, Box::new(Request::from_parts(head, body.unwrap_or_else(Body::empty))))
+    }
+}
+
 /// An HTTP/1 connection in use.
 pub(crate) struct Lease {
     pool: Rc<Pool>,
-    sender: http1::SendRequest<Body>,
+    client: h1::Client,
 }
 
 impl Lease {
-    /// `clean`: the response came whole. The next user waits until hyper is ready for it, which is at once or never.
+    /// `clean`: the response came whole.
     pub(crate) fn end(self, clean: bool) {
-        let Lease { pool, sender } = self;
+        let Lease { pool, client } = self;
         let mut idle = pool.idle.borrow_mut();
-        if clean && !pool.retired.get() && !sender.is_closed() && idle.len() < pool.max_idle {
-            idle.push(Idle { sender, since: Instant::now() });
+        if clean && !pool.retired.get() && client.is_reusable() && idle.len() < pool.max_idle {
+            idle.push(Idle { client, since: Instant::now() });
         }
     }
 }
@@ -112,7 +118,7 @@ impl Pool {
         let limit = self.idle_limit;
         self.idle
             .borrow_mut()
-            .retain(|idle| now.saturating_duration_since(idle.since) < limit && !idle.sender.is_closed());
+            .retain(|idle| now.saturating_duration_since(idle.since) < limit && idle.client.is_open());
         let unused = now.saturating_duration_since(self.used.get()) >= H2_IDLE;
         let close = matches!(&*self.h2.borrow(), H2::Ready(sender) if unused || sender.is_closed());
         if close {
@@ -137,48 +143,45 @@ impl Pool {
     }
 
     /// Connects without HTTP.
-    pub(crate) async fn dial(&self, session: Option<Session>) -> Result<(Io, Made), Fault> {
-        connect::dial(&self.mesh, &self.target, session).await
+    pub(crate) async fn dial(&self, sessions: Sessions) -> Result<(Io, Made), Fault> {
+        connect::dial(&self.mesh, &self.target, sessions).await
     }
 
     /// Sends over HTTP/1. `alone`: on a connection that nobody used before and nobody will use after.
     pub(crate) async fn send_h1(
         self: &Rc<Self>,
-        mut request: Request<Body>,
+        request: Request<Body>,
         alone: bool,
     ) -> Result<Answered, Failed> {
-        say_chunked(&mut request);
-        let mut again = resendable(&request).then(|| copy_of(&request));
+        let (head, body) = request.into_parts();
+        let resendable = resendable(&head, &body);
+        let mut body = Some(body);
         let mut fresh = alone;
         loop {
-            let reused = if fresh { None } else { self.checkout().await };
+            let reused = if fresh { None } else { self.checkout() };
             let is_reused = reused.is_some();
-            let (mut sender, made) = match reused {
-                Some(sender) => (sender, None),
+            let (mut client, made) = match reused {
+                Some(client) => (client, None),
                 None => match self.connect_h1().await {
-                    Ok((sender, made)) => (sender, Some(made)),
-                    Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
+                    Ok((client, made)) => (client, Some(made)),
+                    Err(fault) => return Err(Failed::unsent(fault, head, body)),
                 },
             };
-            match sender.try_send_request(request).await {
+            let lost = match client.send(&head, &mut body, self.target.role).await {
                 Ok(response) => {
-                    let lease = (!alone).then(|| Lease { pool: self.clone(), sender });
-                    return Ok(Answered { response: response.map(Body::incoming), lease, made });
+                    let lease = (!alone).then(|| Lease { pool: self.clone(), client });
+                    return Ok(Answered { response, lease, made });
                 }
-                Err(mut error) => {
-                    let unanswered = self.unanswered(error.error());
-                    match (error.take_message(), again.take()) {
-                        // A reused connection was dying: nothing of the request was written.
-                        (Some(unsent), kept) if is_reused => (request, again) = (unsent, kept),
-                        (Some(unsent), _) => return Err(Failed::Unsent(unanswered.fault, Box::new(unsent))),
-                        // It was written, no byte came back, and sending it twice does no harm.
-                        (None, Some(kept)) if is_reused && unanswered.lost => {
-                            (request, fresh) = (kept, true);
-                        }
-                        (None, _) => return Err(Failed::Sent(unanswered)),
-                    }
-                }
+                Err(lost) => lost,
+            };
+            let silent = matches!(lost, h1::Lost::Silent(_));
+            // It was written, no byte came back, and sending it twice does no harm.
+            if is_reused && silent && resendable {
+                fresh = true;
+                continue;
             }
+            let fault = lost.fault(self.target.role).peer(self.target.names);
+            return Err(Failed::Sent(Unanswered { fault, reset: None, unprocessed: false }));
         }
     }
 
@@ -192,7 +195,7 @@ impl Pool {
             };
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => {
-                    return Ok(Answered { response: response.map(Body::incoming), lease: None, made });
+                    return Ok(Answered { response: response.map(Body::h2), lease: None, made });
                 }
                 Err(error) => error,
             };
@@ -221,19 +224,18 @@ impl Pool {
     }
 
     /// The connection used last: the others may go on towards their idle limit.
-    async fn checkout(&self) -> Option<http1::SendRequest<Body>> {
+    fn checkout(&self) -> Option<h1::Client> {
         loop {
-            let Idle { mut sender, since } = self.idle.borrow_mut().pop()?;
-            if since.elapsed() < self.idle_limit && sender.ready().await.is_ok() {
-                return Some(sender);
+            let Idle { client, since } = self.idle.borrow_mut().pop()?;
+            if since.elapsed() < self.idle_limit && client.is_open() {
+                return Some(client);
             }
         }
     }
 
-    async fn connect_h1(&self) -> Result<(http1::SendRequest<Body>, Made), Fault> {
-        let (io, made) = self.dial(Some(Session::Http1)).await?;
-        let sender = client::http1(io).await.map_err(|error| self.unanswered(&error).fault)?;
-        Ok((sender, made))
+    async fn connect_h1(&self) -> Result<(h1::Client, Made), Fault> {
+        let (io, made) = self.dial(Sessions::HTTP1).await?;
+        Ok((h1::Client::new(io), made))
     }
 
     /// The one HTTP/2 connection, and how it came about if this caller had to wait for it.
@@ -264,7 +266,7 @@ impl Pool {
         let pool = self.clone();
         tokio::task::spawn_local(async move {
             let connected = async {
-                let (io, made) = pool.dial(Some(Session::Http2)).await?;
+                let (io, made) = pool.dial(Sessions::HTTP2).await?;
                 let sender = client::http2(io).await.map_err(|error| pool.unanswered(&error).fault)?;
                 Ok::<_, Fault>((sender, made))
             };
@@ -279,23 +281,11 @@ impl Pool {
     }
 }
 
-/// A body of unknown length is chunked. hyper does not do that by itself for methods that seldom have one, and would drop
-/// the body.
-fn say_chunked(request: &mut Request<Body>) {
-    let unframed = request.version() == Version::HTTP_11
-        && !request.body().is_empty()
-        && !request.headers().contains_key(header::CONTENT_LENGTH)
-        && *request.method() != Method::CONNECT;
-    if unframed {
-        request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-    }
-}
-
 /// May it be sent a second time when a reused connection died without a byte in answer (RFC 9110, 9.2.2)?
-fn resendable(request: &Request<Body>) -> bool {
-    request.body().is_empty()
+fn resendable(head: &request::Parts, body: &Body) -> bool {
+    body.is_empty()
         && matches!(
-            *request.method(),
+            head.method,
             Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE
         )
 }

@@ -1,20 +1,11 @@
 //! Serving HTTP on one connection, of either version, until it ends or is drained.
 
-use super::{MAX_HEAD, OnWorker, body::Body, flood};
-use crate::{
-    config::Http2,
-    detect::Protocol,
-    drain,
-    io::{HeadState, Io},
-};
-use http::{Request, Response, Version, header};
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-    service::service_fn,
-};
+use super::{MAX_HEAD, OnWorker, body::Body, flood, h1};
+use crate::{config::Http2, detect::Protocol, drain, io::Io};
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{cell::Cell, error::Error, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::Cell, error::Error, rc::Rc, time::Duration};
 use tokio::sync::Notify;
 use weft_fault::{Code, Fault, Phase};
 
@@ -25,6 +16,9 @@ pub(crate) trait Service: 'static {
         self: Rc<Self>,
         request: Request<Body>,
     ) -> impl Future<Output = Result<Response<Body>, Box<dyn Error + Send + Sync>>>;
+
+    /// Answers what is no valid request.
+    fn refuse(&self, fault: &Fault) -> Response<Body>;
 
     /// Asks for the connection's graceful end.
     fn closing(&self) -> &Closing;
@@ -42,7 +36,10 @@ impl Closing {
         self.wished.set(true);
         self.notify.notify_one();
     }
-    async fn wished(&self) {
+    pub(super) fn is_wished(&self) -> bool {
+        self.wished.get()
+    }
+    pub(super) async fn wished(&self) {
         while !self.wished.get() {
             self.notify.notified().await;
         }
@@ -50,7 +47,7 @@ impl Closing {
 }
 
 /// The head of a request must be whole this long after its first byte; the idle time before does not count.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Large enough for a fast stream over a slow link; what a client may make us keep is bounded by the connection's window.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -59,7 +56,7 @@ const PENDING_RESETS: usize = 100;
 
 /// Serves until the connection ends. A drain, or the service's wish, ends it after what is under way.
 pub(crate) async fn serve<S: Service>(
-    mut io: Io,
+    io: Io,
     protocol: Protocol,
     settings: &Http2,
     drain: &drain::Watch,
@@ -67,59 +64,7 @@ pub(crate) async fn serve<S: Service>(
 ) -> Result<(), Fault> {
     match protocol {
         Protocol::Http2 => Box::pin(serve_h2(io, settings, drain, service)).await,
-        Protocol::Http1 | Protocol::Opaque => {
-            let heads = io.limit_heads(HEAD_LIMIT);
-            let ended = Box::pin(serve_h1(io, heads.clone(), drain, service)).await;
-            match ended {
-                Err(_) if heads.timed_out() => Err(Fault::new(Code::HeaderTimeout)
-                    .in_phase(Phase::RequestHeaders)
-                    .fact("limit_ms", HEAD_LIMIT.as_millis())),
-                Err(error) => classify(&error),
-                Ok(()) => Ok(()),
-            }
-        }
-    }
-}
-
-async fn serve_h1<S: Service>(
-    io: Io,
-    heads: Arc<HeadState>,
-    drain: &drain::Watch,
-    service: Rc<S>,
-) -> Result<(), hyper::Error> {
-    let answering = service.clone();
-    let answer = service_fn(move |request: Request<Incoming>| {
-        let service = answering.clone();
-        heads.head_complete();
-        let busy = Busy(heads.clone());
-        async move {
-            let http_10 = request.version() == Version::HTTP_10;
-            let mut response = service.call(request.map(Body::incoming)).await?;
-            // hyper frames a message by its version: an HTTP/1.1 client gets chunks even if the server spoke 1.0. It knows
-            // what an HTTP/1.0 client understands, and keeps that client's connection if it may.
-            let closes = response.headers().contains_key(header::CONNECTION);
-            *response.version_mut() = if http_10 && closes { Version::HTTP_10 } else { Version::HTTP_11 };
-            Ok::<_, Box<dyn Error + Send + Sync>>(response.map(|body| body.keeping(busy)))
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(None)
-        .max_header_size(MAX_HEAD)
-        .auto_date_header(false)
-        .serve_connection(TokioIo::new(io), answer)
-        .with_upgrades();
-    let draining = drain.draining();
-    tokio::pin!(connection, draining);
-    let mut graceful = false;
-    loop {
-        tokio::select! {
-            biased;
-            ended = &mut connection => return ended,
-            () = service.closing().wished(), if !graceful => graceful = true,
-            () = &mut draining, if !graceful => graceful = true,
-        }
-        connection.as_mut().graceful_shutdown();
+        Protocol::Http1 | Protocol::Opaque => Box::pin(h1::serve(io, drain, service)).await,
     }
 }
 
@@ -130,8 +75,7 @@ async fn serve_h2<S: Service>(
     service: Rc<S>,
 ) -> Result<(), Fault> {
     let answering = service.clone();
-    let answer =
-        service_fn(move |request: Request<Incoming>| answering.clone().call(request.map(Body::incoming)));
+    let answer = service_fn(move |request: Request<Incoming>| answering.clone().call(request.map(Body::h2)));
     let mut builder = http2::Builder::new(OnWorker);
     builder
         .timer(TokioTimer::new())
@@ -175,11 +119,7 @@ async fn serve_h2<S: Service>(
 
 /// What the end of a server connection means. A client that goes away between requests is no failure.
 fn classify(error: &hyper::Error) -> Result<(), Fault> {
-    let code = if error.is_parse_too_large() {
-        Code::HeadersTooLarge
-    } else if error.is_parse() {
-        Code::BadRequest
-    } else if let Some(h2) = h2_cause(error) {
+    let code = if let Some(h2) = h2_cause(error) {
         if h2.is_io() || h2.reason().is_none_or(|reason| reason == h2::Reason::NO_ERROR) {
             return Ok(());
         }
@@ -211,13 +151,4 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// Held by a response's body: while it lives, bytes from the client belong to no new request.
-pub(crate) struct Busy(Arc<HeadState>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.request_done();
-    }
 }

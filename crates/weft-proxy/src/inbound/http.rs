@@ -170,6 +170,17 @@ impl Service for Requests {
         }
     }
 
+    fn refuse(&self, fault: &Fault) -> Response<Body> {
+        let connection = &self.connection;
+        let who = Who { client: connection.client, target: &connection.app };
+        let metrics = &connection.worker.mesh.metrics;
+        report::request_failed(metrics, &connection.story, Direction::Inbound, who, fault);
+        let audience = Audience { grpc: false, version: Version::HTTP_11, detail: self.detail };
+        let response = refusal(fault, audience);
+        connection.story.request(response.status().as_u16());
+        response
+    }
+
     fn closing(&self) -> &Closing {
         &self.closing
     }

@@ -35,7 +35,8 @@ fn nowhere() -> std::net::SocketAddr {
 
 async fn tls(client: &Client, proxy: &Proxy, transport: bool) -> tokio_rustls::client::TlsStream<TcpStream> {
     let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
-    handshake::connect(client, tcp, &proxy.id, &proxy.id, transport).await.unwrap().stream
+    let offer = if transport { Offer::Transport } else { Offer::Nothing };
+    handshake::connect(client, tcp, &proxy.id, &proxy.id, offer).await.unwrap().stream
 }
 
 async fn tls_http(client: &Client, proxy: &Proxy, request: &str) -> (String, Vec<u8>) {
@@ -209,7 +210,7 @@ async fn a_split_hello_for_another_name_reaches_the_application_whole() {
     let app_id = Identity::parse("app.example").unwrap();
     let client = Client::anonymous(&pki.anchors());
     let shaking = tokio::task::spawn_local(async move {
-        let _never_answered = handshake::connect(&client, theirs, &app_id, &app_id, false).await;
+        let _never_answered = handshake::connect(&client, theirs, &app_id, &app_id, Offer::Nothing).await;
     });
     let mut hello = vec![0; 5];
     ours.read_exact(&mut hello).await.unwrap();
@@ -333,7 +334,7 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     code(Code::TransportNotOffered).await;
     let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
     let other = Identity::parse("other.example").unwrap();
-    let told = handshake::connect(credentials.client(), tcp, &other, &other, true).await.unwrap_err();
+    let told = handshake::connect(credentials.client(), tcp, &other, &other, Offer::Transport).await.unwrap_err();
     assert_eq!(told.code(), Code::ForeignServerName, "the client is told by an alert");
     let record = code(Code::ForeignServerName).await;
     assert_eq!(record.fault.unwrap().fact("seen"), Some("other.example"));

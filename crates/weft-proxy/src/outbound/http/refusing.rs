@@ -76,6 +76,11 @@ impl Service for Refusing {
         Ok(response)
     }
 
+    fn refuse(&self, fault: &Fault) -> Response<Body> {
+        let audience = Audience { grpc: false, version: Version::HTTP_11, detail: self.detail };
+        refusal(fault, audience)
+    }
+
     fn closing(&self) -> &Closing {
         &self.closing
     }
