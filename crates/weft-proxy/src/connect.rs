@@ -54,7 +54,7 @@ pub(crate) struct Tls {
 }
 
 /// What will be spoken, as the transport header announces it: that can depend on who answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sessions {
     any: Option<Session>,
     weft: Option<Session>,
@@ -66,6 +66,11 @@ impl Sessions {
     pub(crate) const HTTP2: Self = Sessions { any: Some(Session::Http2), weft: Some(Session::Http2) };
     /// HTTP/1 that only a weft proxy takes as it is.
     pub(crate) const CARRIED: Self = Sessions { any: Some(Session::Http2), weft: Some(Session::Http1) };
+
+    /// Does it depend on who answers?
+    pub(crate) fn differ(self) -> bool {
+        self.any != self.weft
+    }
 }
 
 /// How a connection came about: told to the story of whoever asked for it.
@@ -188,11 +193,10 @@ async fn attempt(
     };
     let offer = match &tls.header {
         Some(_) => Offer::Transport,
-        None if mesh.config.weft_peers => Offer::Weft,
+        None if mesh.config.outbound.weft_http1 => Offer::Weft,
         None => Offer::Nothing,
     };
-    let connected =
-        handshake::connect(credentials.client(), tcp, &tls.id, &tls.server_name, offer).await?;
+    let connected = handshake::connect(credentials.client(), tcp, &tls.id, &tls.server_name, offer).await?;
     let took = handshake_begun.elapsed();
     mesh.metrics.phase(Phase::TlsConnect, took);
     let header = tls.header.as_ref().filter(|_| connected.transport).map(|(port, _)| *port);

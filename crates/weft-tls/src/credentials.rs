@@ -5,7 +5,7 @@ use crate::{
     certificate::{Facts, names_identity},
     failure::{self, Side},
     keys::Key,
-    provider::{TRANSPORT_ALPN, VERSIONS, provider},
+    provider::{TRANSPORT_ALPN, VERSIONS, WEFT_ALPN, WEFT_TRANSPORT_ALPN, provider},
     verify::{self, AnyMeshServer},
 };
 use rustls::{
@@ -30,6 +30,9 @@ pub struct Credentials {
     facts: Facts,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) direct_server: Arc<ServerConfig>,
+    /// For clients that are weft's own.
+    pub(crate) weft_server: Arc<ServerConfig>,
+    pub(crate) weft_direct_server: Arc<ServerConfig>,
     client: Client,
 }
 
@@ -38,6 +41,7 @@ pub struct Credentials {
 pub struct Client {
     pub(crate) plain: Arc<ClientConfig>,
     pub(crate) transport: Arc<ClientConfig>,
+    pub(crate) weft: Arc<ClientConfig>,
 }
 
 impl Credentials {
@@ -64,8 +68,19 @@ impl Credentials {
         let server =
             server_config(Arc::new(SingleCertAndKey::from(certified.clone())), roots).map_err(certify)?;
         let direct_server = with_alpn(&server, &[TRANSPORT_ALPN]);
+        let weft_server = with_alpn(&server, &[WEFT_ALPN]);
+        let weft_direct_server = with_alpn(&server, &[WEFT_TRANSPORT_ALPN]);
         let client = Client::new(roots, Some(certified));
-        Ok(Credentials { id, server_name, facts, server, direct_server, client })
+        Ok(Credentials {
+            id,
+            server_name,
+            facts,
+            server,
+            direct_server,
+            weft_server,
+            weft_direct_server,
+            client,
+        })
     }
 
     pub fn id(&self) -> &Identity {
@@ -111,8 +126,10 @@ impl Client {
         // A resumed session would not prove the peer's identity anew.
         plain.resumption = Resumption::disabled();
         let mut transport = plain.clone();
-        transport.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
-        Client { plain: Arc::new(plain), transport: Arc::new(transport) }
+        transport.alpn_protocols = vec![WEFT_TRANSPORT_ALPN.to_vec(), TRANSPORT_ALPN.to_vec()];
+        let mut weft = plain.clone();
+        weft.alpn_protocols = vec![WEFT_ALPN.to_vec()];
+        Client { plain: Arc::new(plain), transport: Arc::new(transport), weft: Arc::new(weft) }
     }
 }
 

@@ -7,12 +7,13 @@ use crate::{
     credentials::{Client, Credentials},
     failure::{Side, fault_of_io},
     named::NamedServer,
+    provider::{TRANSPORT_ALPN, WEFT_ALPN, WEFT_TRANSPORT_ALPN},
 };
-use rustls::{NamedGroup, ServerConfig, crypto::SupportedKxGroup};
+use rustls::{NamedGroup, ServerConfig, crypto::SupportedKxGroup, server::Acceptor};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, client, server};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::identity::Identity;
 
@@ -24,6 +25,8 @@ pub struct Accepted<IO> {
     pub client: Option<Identity>,
     /// The client will send a transport header.
     pub transport: bool,
+    /// The client is a weft proxy.
+    pub weft: bool,
     /// The key exchange that both agreed on.
     pub group: &'static str,
 }
@@ -34,6 +37,8 @@ pub struct Connected<IO> {
     pub stream: client::TlsStream<IO>,
     /// The server agreed to a transport header.
     pub transport: bool,
+    /// The server is a weft proxy.
+    pub weft: bool,
     /// The key exchange that both agreed on.
     pub group: &'static str,
 }
@@ -44,7 +49,20 @@ pub async fn accept<IO>(own: &Credentials, direct: bool, io: IO) -> Result<Accep
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    accept_with(if direct { &own.direct_server } else { &own.server }, io).await
+    // A server that has protocols to choose from must refuse a client that offers others (RFC 7301, 3.2), and older
+    // proxies ask for nothing but a transport header: what is offered decides what there is to choose from.
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), io).await;
+    let hello = hello.map_err(|e| fault_of_io(e, Side::Server))?;
+    let ours = if direct { WEFT_TRANSPORT_ALPN } else { WEFT_ALPN };
+    let weft = hello.client_hello().alpn().is_some_and(|mut offered| offered.any(|name| name == ours));
+    let config = match (weft, direct) {
+        (true, true) => &own.weft_direct_server,
+        (true, false) => &own.weft_server,
+        (false, true) => &own.direct_server,
+        (false, false) => &own.server,
+    };
+    let stream = hello.into_stream(config.clone()).await.map_err(|e| fault_of_io(e, Side::Server))?;
+    Ok(accepted(stream))
 }
 
 /// Serves one of several names.
@@ -61,26 +79,43 @@ where
 {
     let stream =
         TlsAcceptor::from(config.clone()).accept(io).await.map_err(|e| fault_of_io(e, Side::Server))?;
-    let session = stream.get_ref().1;
-    let client = session.peer_certificates().and_then(|chain| first_identity(chain.first()?));
-    let transport = session.alpn_protocol() == Some(crate::provider::TRANSPORT_ALPN);
-    let group = group(session.negotiated_key_exchange_group());
-    Ok(Accepted { stream, client, transport, group })
+    Ok(accepted(stream))
 }
 
-/// Connects to a server that must prove `expected`. The first poll writes the ClientHello. `transport` offers the
-/// transport header's ALPN.
+fn accepted<IO>(stream: server::TlsStream<IO>) -> Accepted<IO> {
+    let session = stream.get_ref().1;
+    let client = session.peer_certificates().and_then(|chain| first_identity(chain.first()?));
+    let (weft, transport) = agreed(session.alpn_protocol());
+    let group = group(session.negotiated_key_exchange_group());
+    Accepted { stream, client, transport, weft, group }
+}
+
+/// What a client would like to agree on besides the identities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    Nothing,
+    /// What weft proxies do among themselves.
+    Weft,
+    /// A transport header, with whoever knows it.
+    Transport,
+}
+
+/// Connects to a server that must prove `expected`. The first poll writes the ClientHello.
 pub async fn connect<IO>(
     client: &Client,
     io: IO,
     expected: &Identity,
     server_name: &Identity,
-    transport: bool,
+    offer: Offer,
 ) -> Result<Connected<IO>, Fault>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let config = if transport { &client.transport } else { &client.plain };
+    let config = match offer {
+        Offer::Nothing => &client.plain,
+        Offer::Weft => &client.weft,
+        Offer::Transport => &client.transport,
+    };
     let name = ServerName::try_from(server_name.as_str().to_owned()).map_err(|_| {
         Fault::new(Code::AnswerInvalid).in_phase(Phase::TlsConnect).fact("server-name", server_name)
     })?;
@@ -99,9 +134,18 @@ where
             .fact("expected", expected)
             .fact("actual", actual.join(" "))
     })?;
-    let transport = session.alpn_protocol() == Some(crate::provider::TRANSPORT_ALPN);
+    let (weft, transport) = agreed(session.alpn_protocol());
     let group = group(session.negotiated_key_exchange_group());
-    Ok(Connected { stream, transport, group })
+    Ok(Connected { stream, transport, weft, group })
+}
+
+/// Is the other end a weft proxy, and does a transport header come?
+fn agreed(protocol: Option<&[u8]>) -> (bool, bool) {
+    match protocol {
+        Some(WEFT_ALPN) => (true, false),
+        Some(WEFT_TRANSPORT_ALPN) => (true, true),
+        other => (false, other == Some(TRANSPORT_ALPN)),
+    }
 }
 
 fn group(agreed: Option<&'static dyn SupportedKxGroup>) -> &'static str {

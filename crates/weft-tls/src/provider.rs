@@ -10,6 +10,10 @@ use std::sync::{Arc, LazyLock};
 pub const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 /// The application protocol of connections that start with a transport header.
+/// Between two weft proxies: HTTP/1 goes as it is.
+pub const WEFT_ALPN: &[u8] = b"weft.dev/v1";
+/// The same on the proxy's own port, where a transport header comes first.
+pub const WEFT_TRANSPORT_ALPN: &[u8] = b"weft.dev/transport/v1";
 pub const TRANSPORT_ALPN: &[u8] = b"transport.l5d.io/v1";
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {

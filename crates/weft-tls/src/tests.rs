@@ -5,7 +5,7 @@ use crate::{
     bundle::TrustBundle,
     certificate::Facts,
     credentials::{Client, Credentials},
-    handshake::{accept, accept_named, connect},
+    handshake::{Offer, accept, accept_named, connect},
     hello::{Hello, peek},
     keys::Key,
     named::{NamedServer, Names},
@@ -50,17 +50,60 @@ impl Pki {
     }
 }
 
+/// RFC 7301, 3.2: a server with protocols of its own refuses a client that offers only others. Proxies of either make must
+/// get along all the same.
+#[tokio::test]
+async fn weft_proxies_know_each_other_and_others_see_what_they_always_saw() {
+    let pki = pki();
+    let (web, store) = (pki.credentials(&id("web")), pki.credentials(&id("store")));
+    // A weft client at each kind of server: weft's two ports, and a Linkerd proxy's, which knows one protocol or none.
+    for (offer, config, expected) in [
+        (Offer::Weft, None, (true, false)),
+        (Offer::Weft, Some(&store.server), (false, false)),
+        (Offer::Transport, Some(&store.direct_server), (false, true)),
+        (Offer::Transport, Some(&store.weft_direct_server), (true, true)),
+    ] {
+        let (near, far) = duplex(64 * 1024);
+        let accepting = async {
+            match config {
+                None => accept(&store, false, far).await.map(|accepted| accepted.weft),
+                Some(config) => {
+                    let accepted = tokio_rustls::TlsAcceptor::from(config.clone()).accept(far).await;
+                    Ok(accepted.is_ok())
+                }
+            }
+        };
+        let (connected, accepted) =
+            tokio::join!(connect(web.client(), near, store.id(), store.server_name(), offer), accepting);
+        let connected = connected.unwrap();
+        assert!(accepted.unwrap());
+        assert_eq!((connected.weft, connected.transport), expected, "{offer:?}");
+    }
+    // A Linkerd client at weft's ports: no protocol at all, or the transport header's alone.
+    for (direct, alpn) in [(false, None), (true, Some(b"transport.l5d.io/v1"))] {
+        let (near, far) = duplex(64 * 1024);
+        let mut config = rustls::ClientConfig::clone(&web.client().plain);
+        config.alpn_protocols = alpn.into_iter().map(|name| name.to_vec()).collect();
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+        let name = rustls_pki_types::ServerName::try_from(store.server_name().as_str().to_owned()).unwrap();
+        let (connected, accepted) = tokio::join!(connector.connect(name, near), accept(&store, direct, far));
+        let accepted = accepted.unwrap();
+        assert_eq!((accepted.weft, accepted.transport), (false, direct));
+        connected.unwrap();
+    }
+}
+
 /// One handshake; both ends' results.
 async fn handshake(
     client: &Client,
     server: &Credentials,
     expected: &Identity,
     direct: bool,
-    transport: bool,
+    offer: Offer,
 ) -> (Result<bool, Fault>, Result<(Option<Identity>, bool), Fault>) {
     let (near, far) = duplex(64 * 1024);
     let connecting = async {
-        let mut connected = connect(client, near, expected, server.server_name(), transport).await?;
+        let mut connected = connect(client, near, expected, server.server_name(), offer).await?;
         connected.stream.write_all(b"hi").await.unwrap();
         connected.stream.shutdown().await.unwrap();
         Ok(connected.transport)
@@ -80,16 +123,16 @@ async fn handshake(
 async fn both_ends_learn_who_the_other_is() {
     let pki = pki();
     let (web, store) = (pki.credentials(&id("web")), pki.credentials(&id("store")));
-    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, false).await;
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, Offer::Nothing).await;
     assert!(!connected.unwrap());
     assert_eq!(accepted.unwrap(), (Some(id("web")), false));
-    let (connected, accepted) = handshake(web.client(), &store, store.id(), true, true).await;
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), true, Offer::Transport).await;
     assert!(connected.unwrap());
     assert_eq!(accepted.unwrap(), (Some(id("web")), true));
     // Either side alone does not make a transport header.
-    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, true).await;
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, Offer::Transport).await;
     assert!(!connected.unwrap() && !accepted.unwrap().1);
-    let (connected, accepted) = handshake(web.client(), &store, store.id(), true, false).await;
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), true, Offer::Nothing).await;
     assert!(!connected.unwrap() && !accepted.unwrap().1);
 }
 
@@ -98,7 +141,7 @@ async fn a_client_without_a_certificate_is_served_and_is_nobody() {
     let pki = pki();
     let store = pki.credentials(&id("store"));
     let (connected, accepted) =
-        handshake(&Client::anonymous(&pki.roots), &store, store.id(), false, false).await;
+        handshake(&Client::anonymous(&pki.roots), &store, store.id(), false, Offer::Nothing).await;
     assert!(connected.is_ok());
     assert_eq!(accepted.unwrap().0, None);
 }
@@ -107,7 +150,7 @@ async fn a_client_without_a_certificate_is_served_and_is_nobody() {
 async fn another_identity_is_refused_with_both_names() {
     let pki = pki();
     let (web, store) = (pki.credentials(&id("web")), pki.credentials(&id("store")));
-    let (connected, _) = handshake(web.client(), &store, &id("other"), false, false).await;
+    let (connected, _) = handshake(web.client(), &store, &id("other"), false, Offer::Nothing).await;
     let fault = connected.unwrap_err();
     assert_eq!(fault.code(), Code::IdentityMismatch);
     let record = fault.record();
@@ -119,7 +162,7 @@ async fn another_identity_is_refused_with_both_names() {
 async fn foreign_anchors_are_told_apart_by_each_side() {
     let (ours, theirs) = (pki(), pki());
     let (web, store) = (ours.credentials(&id("web")), theirs.credentials(&id("store")));
-    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, false).await;
+    let (connected, accepted) = handshake(web.client(), &store, store.id(), false, Offer::Nothing).await;
     assert_eq!(connected.unwrap_err().code(), Code::CertificateUntrusted);
     let fault = accepted.unwrap_err();
     assert_eq!(fault.code(), Code::CertificateUntrusted, "{fault:?}");
@@ -144,7 +187,7 @@ async fn a_peer_that_speaks_something_else_is_named() {
             far.write_all(answer).await.unwrap();
             far.shutdown().await.unwrap();
         };
-        let (connected, ()) = tokio::join!(connect(web.client(), near, &x, &x, false), serving);
+        let (connected, ()) = tokio::join!(connect(web.client(), near, &x, &x, Offer::Nothing), serving);
         assert_eq!(connected.unwrap_err().code(), code);
     }
 }
@@ -163,13 +206,13 @@ async fn a_named_server_picks_by_sni() {
     for name in [&a, &b] {
         let (near, far) = duplex(64 * 1024);
         let (connected, accepted) =
-            tokio::join!(connect(web.client(), near, name, name, false), accept_named(&server, far));
+            tokio::join!(connect(web.client(), near, name, name, Offer::Nothing), accept_named(&server, far));
         connected.unwrap();
         assert_eq!(accepted.unwrap().client, Some(id("web")));
     }
     let (near, far) = duplex(64 * 1024);
     let unknown = id("unknown");
-    let (connected, _) = tokio::join!(connect(web.client(), near, &a, &unknown, false), async {
+    let (connected, _) = tokio::join!(connect(web.client(), near, &a, &unknown, Offer::Nothing), async {
         accept_named(&server, far).await.map(|_| ())
     });
     assert!(connected.is_err());

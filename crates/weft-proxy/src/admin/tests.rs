@@ -167,7 +167,10 @@ async fn a_meshed_scraper_is_served_over_tls() {
     bench.publisher.publish(Arc::new(pki.credentials(&own)));
     let scraper = pki.credentials(&identity("prometheus", "monitoring"));
     let io = tokio::net::TcpStream::connect(bench.addr).await.unwrap();
-    let connected = weft_tls::handshake::connect(scraper.client(), io, &own, &own, weft_tls::handshake::Offer::Nothing).await.unwrap();
+    let connected =
+        weft_tls::handshake::connect(scraper.client(), io, &own, &own, weft_tls::handshake::Offer::Nothing)
+            .await
+            .unwrap();
     let mut io = connected.stream;
     let request = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n";
     tokio::io::AsyncWriteExt::write_all(&mut io, request).await.unwrap();

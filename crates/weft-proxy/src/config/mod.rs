@@ -99,6 +99,8 @@ pub struct Outbound {
     /// An answer that is older is asked for anew, however busy its destination is.
     pub discovery_max_age: Option<Duration>,
     pub ingress_mode: bool,
+    /// HTTP/1 goes to another weft proxy as it is.
+    pub weft_http1: bool,
     pub informational_headers: bool,
     /// Metrics carry the host name of requests.
     pub hostname_labels: bool,

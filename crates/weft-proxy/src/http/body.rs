@@ -66,7 +66,8 @@ impl Body {
     pub(crate) fn interim(&self) -> Option<h1::Interim> {
         match &self.inner {
             Inner::H1(incoming) => incoming.interim(),
-            Inner::Empty | Inner::H2(_) => None,
+            Inner::Replayed(reader) => reader.interim(),
+            Inner::Empty | Inner::H2(_) | Inner::Peeked(_) => None,
         }
     }
 
@@ -74,7 +75,7 @@ impl Body {
     pub(crate) fn take_upgrade(&mut self) -> Option<h1::Upgrade> {
         match &mut self.inner {
             Inner::H1(incoming) => incoming.take_upgrade(),
-            Inner::Empty | Inner::H2(_) => None,
+            Inner::Empty | Inner::H2(_) | Inner::Replayed(_) | Inner::Peeked(_) => None,
         }
     }
 

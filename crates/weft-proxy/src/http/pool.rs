@@ -33,7 +33,31 @@ pub(crate) struct Pool {
     used: Cell<Instant>,
     idle_limit: Duration,
     max_idle: usize,
+    peer: Cell<Peer>,
+    /// Leases of requests that are carried as they are.
+    carried: Cell<usize>,
 }
+
+/// What is known of whoever answers there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Unknown,
+    Weft,
+    Other,
+}
+
+/// How HTTP/1 goes to a peer's proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriage {
+    /// As it is: the peer is a weft proxy, which reads it as strictly as this one.
+    AsIs,
+    /// Over HTTP/2, as Linkerd's proxies do.
+    OverH2,
+}
+
+/// Connections on which HTTP/1 goes as it is, to one peer from one worker. A burst beyond them shares the one HTTP/2
+/// connection: handshakes for each of its requests would cost more than they save.
+const CARRIED: usize = 64;
 
 /// An HTTP/2 connection without a new request for so long is let go; its last streams end it.
 const H2_IDLE: Duration = Duration::from_secs(60);
@@ -41,6 +65,8 @@ const H2_IDLE: Duration = Duration::from_secs(60);
 struct Idle {
     client: h1::Client,
     since: Instant,
+    /// How it came about, if nobody has used it yet.
+    made: Option<Made>,
 }
 
 enum H2 {
@@ -50,7 +76,15 @@ enum H2 {
     Ready(http2::SendRequest<Body>),
 }
 
-type Attempt = watch::Receiver<Option<Result<(http2::SendRequest<Body>, Made), Arc<FaultRecord>>>>;
+type Attempt = watch::Receiver<Option<Result<Outcome, Arc<FaultRecord>>>>;
+
+/// What an attempt has led to.
+#[derive(Clone)]
+enum Outcome {
+    H2(http2::SendRequest<Body>, Made),
+    /// The peer takes HTTP/1 as it is; the connection waits among the idle ones.
+    H1,
+}
 
 /// A response, and the HTTP/1 connection it comes on.
 pub(crate) struct Answered {
@@ -78,15 +112,25 @@ impl Failed {
 pub(crate) struct Lease {
     pool: Rc<Pool>,
     client: h1::Client,
+    _carried: Option<Carried>,
+}
+
+/// Counts a request that is carried as it is.
+struct Carried(Rc<Pool>);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.carried.set(self.0.carried.get().saturating_sub(1));
+    }
 }
 
 impl Lease {
     /// `clean`: the response came whole.
     pub(crate) fn end(self, clean: bool) {
-        let Lease { pool, client } = self;
+        let Lease { pool, client, _carried } = self;
         let mut idle = pool.idle.borrow_mut();
         if clean && !pool.retired.get() && client.is_reusable() && idle.len() < pool.max_idle {
-            idle.push(Idle { client, since: Instant::now() });
+            idle.push(Idle { client, since: Instant::now(), made: None });
         }
     }
 }
@@ -102,6 +146,8 @@ impl Pool {
             used: Cell::new(Instant::now()),
             idle_limit,
             max_idle,
+            peer: Cell::new(Peer::Unknown),
+            carried: Cell::new(0),
         })
     }
 
@@ -115,7 +161,7 @@ impl Pool {
 
     /// Closes what has been idle for too long.
     pub(crate) fn sweep(&self, now: Instant) {
-        let limit = self.idle_limit;
+        let limit = self.idle_limit();
         self.idle
             .borrow_mut()
             .retain(|idle| now.saturating_duration_since(idle.since) < limit && idle.client.is_open());
@@ -153,6 +199,11 @@ impl Pool {
         request: Request<Body>,
         alone: bool,
     ) -> Result<Answered, Failed> {
+        self.used.set(Instant::now());
+        let mut carried = (self.peer.get() == Peer::Weft).then(|| {
+            self.carried.set(self.carried.get() + 1);
+            Carried(self.clone())
+        });
         let (head, body) = request.into_parts();
         let resendable = resendable(&head, &body);
         let mut body = Some(body);
@@ -161,7 +212,7 @@ impl Pool {
             let reused = if fresh { None } else { self.checkout() };
             let is_reused = reused.is_some();
             let (mut client, made) = match reused {
-                Some(client) => (client, None),
+                Some(reused) => reused,
                 None => match self.connect_h1().await {
                     Ok((client, made)) => (client, Some(made)),
                     Err(fault) => return Err(Failed::unsent(fault, head, body)),
@@ -169,7 +220,8 @@ impl Pool {
             };
             let lost = match client.send(&head, &mut body, self.target.role).await {
                 Ok(response) => {
-                    let lease = (!alone).then(|| Lease { pool: self.clone(), client });
+                    let lease =
+                        (!alone).then(|| Lease { pool: self.clone(), client, _carried: carried.take() });
                     return Ok(Answered { response, lease, made });
                 }
                 Err(lost) => lost,
@@ -224,32 +276,67 @@ impl Pool {
     }
 
     /// The connection used last: the others may go on towards their idle limit.
-    fn checkout(&self) -> Option<h1::Client> {
+    fn checkout(&self) -> Option<(h1::Client, Option<Made>)> {
         loop {
-            let Idle { client, since } = self.idle.borrow_mut().pop()?;
-            if since.elapsed() < self.idle_limit && client.is_open() {
-                return Some(client);
+            let Idle { client, since, made } = self.idle.borrow_mut().pop()?;
+            if since.elapsed() < self.idle_limit() && client.is_open() {
+                return Some((client, made));
             }
         }
     }
 
     async fn connect_h1(&self) -> Result<(h1::Client, Made), Fault> {
         let (io, made) = self.dial(Sessions::HTTP1).await?;
+        if self.peer.get() == Peer::Weft && !made.weft {
+            // Another proxy took its place. What is written now it reads all the same.
+            self.peer.set(Peer::Other);
+        }
         Ok((h1::Client::new(io), made))
+    }
+
+    /// How long a connection may wait for its next request. A peer's is worth more than one to the application: it took a
+    /// handshake.
+    fn idle_limit(&self) -> Duration {
+        if self.peer.get() == Peer::Weft { self.idle_limit.max(H2_IDLE) } else { self.idle_limit }
+    }
+
+    /// How HTTP/1 goes to the peer's proxy. Connects where that is not known yet; the connection is used next.
+    pub(crate) async fn carriage(self: &Rc<Self>) -> Result<Carriage, Fault> {
+        if !self.mesh.config.outbound.weft_http1 {
+            return Ok(Carriage::OverH2);
+        }
+        if self.peer.get() == Peer::Unknown {
+            self.attempt(Sessions::CARRIED).await?;
+        }
+        let spare = !self.idle.borrow().is_empty() || self.carried.get() < CARRIED;
+        Ok(if self.peer.get() == Peer::Weft && spare { Carriage::AsIs } else { Carriage::OverH2 })
     }
 
     /// The one HTTP/2 connection, and how it came about if this caller had to wait for it.
     async fn h2(self: &Rc<Self>) -> Result<(http2::SendRequest<Body>, Option<Made>), Fault> {
         self.used.set(Instant::now());
-        let mut connecting = match &*self.h2.borrow() {
-            H2::Ready(sender) if !sender.is_closed() => return Ok((sender.clone(), None)),
+        loop {
+            match &*self.h2.borrow() {
+                H2::Ready(sender) if !sender.is_closed() => return Ok((sender.clone(), None)),
+                _ => {}
+            }
+            // An attempt that was under way may have been for whatever the peer takes.
+            if let Outcome::H2(sender, made) = self.attempt(Sessions::HTTP2).await? {
+                return Ok((sender, Some(made)));
+            }
+        }
+    }
+
+    /// Joins the attempt that is under way, or starts one.
+    async fn attempt(self: &Rc<Self>, sessions: Sessions) -> Result<Outcome, Fault> {
+        let under_way = match &*self.h2.borrow() {
             H2::Connecting(attempt) => Some(attempt.clone()),
             _ => None,
         };
-        let attempt = connecting.get_or_insert_with(|| self.start_h2());
+        let mut attempt = under_way.unwrap_or_else(|| self.start(sessions));
         let failed = match attempt.wait_for(Option::is_some).await {
             Ok(done) => match &*done {
-                Some(Ok((sender, made))) => return Ok((sender.clone(), Some(*made))),
+                Some(Ok(outcome)) => return Ok(outcome.clone()),
                 Some(Err(record)) => record.clone(),
                 None => return Err(Fault::new(Code::Invariant).in_phase(Phase::Connect)),
             },
@@ -260,24 +347,33 @@ impl Pool {
     }
 
     /// Starts the one attempt. It goes on when those who wait leave: others may come.
-    fn start_h2(self: &Rc<Self>) -> Attempt {
+    fn start(self: &Rc<Self>, sessions: Sessions) -> Attempt {
         let (done, attempt) = watch::channel(None);
         *self.h2.borrow_mut() = H2::Connecting(attempt.clone());
         let pool = self.clone();
         tokio::task::spawn_local(async move {
-            let connected = async {
-                let (io, made) = pool.dial(Sessions::HTTP2).await?;
-                let sender = client::http2(io).await.map_err(|error| pool.unanswered(&error).fault)?;
-                Ok::<_, Fault>((sender, made))
-            };
-            let result = connected.await;
+            let result = pool.connect(sessions).await;
             *pool.h2.borrow_mut() = match &result {
-                Ok((sender, _)) if !pool.retired.get() => H2::Ready(sender.clone()),
+                Ok(Outcome::H2(sender, _)) if !pool.retired.get() => H2::Ready(sender.clone()),
                 _ => H2::None,
             };
             done.send_replace(Some(result.map_err(|fault| Arc::new(fault.record()))));
         });
         attempt
+    }
+
+    async fn connect(&self, sessions: Sessions) -> Result<Outcome, Fault> {
+        let (io, made) = self.dial(sessions).await?;
+        self.peer.set(if made.weft { Peer::Weft } else { Peer::Other });
+        if made.weft && sessions.differ() {
+            if !self.retired.get() {
+                let client = h1::Client::new(io);
+                self.idle.borrow_mut().push(Idle { client, since: Instant::now(), made: Some(made) });
+            }
+            return Ok(Outcome::H1);
+        }
+        let sender = client::http2(io).await.map_err(|error| self.unanswered(&error).fault)?;
+        Ok(Outcome::H2(sender, made))
     }
 }
 

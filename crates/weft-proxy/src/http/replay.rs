@@ -152,6 +152,11 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// As [`Body::interim`].
+    pub(super) fn interim(&self) -> Option<super::h1::Interim> {
+        self.shared.borrow().rest.interim()
+    }
+
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Polled {
         if self.ended {
             return Poll::Ready(None);

@@ -273,14 +273,15 @@ async fn understand(
     let meshed = matches!(connection.tls, ClientTls::Terminated(_));
     let protocol = match &policy.protocol {
         PolicyProtocol::Opaque | PolicyProtocol::Tls => Protocol::Opaque,
-        PolicyProtocol::Http2(_) | PolicyProtocol::Grpc(_) => Protocol::Http2,
+        PolicyProtocol::Http2(_) | PolicyProtocol::Grpc(_) if !meshed => Protocol::Http2,
         PolicyProtocol::Http1(_) if !meshed => Protocol::Http1,
-        // Peers carry HTTP/1 over HTTP/2: look.
-        PolicyProtocol::Http1(_) => {
+        // Peers carry HTTP/1 over HTTP/2, or as it is: look.
+        declared @ (PolicyProtocol::Http1(_) | PolicyProtocol::Http2(_) | PolicyProtocol::Grpc(_)) => {
             let limit = connection.worker.mesh.config.inbound.detect_timeout;
             match detect::protocol(io.stream(), limit).await?.0 {
-                Protocol::Http2 => Protocol::Http2,
-                Protocol::Http1 | Protocol::Opaque => Protocol::Http1,
+                Protocol::Opaque if matches!(declared, PolicyProtocol::Http1(_)) => Protocol::Http1,
+                Protocol::Opaque => Protocol::Http2,
+                seen => seen,
             }
         }
         PolicyProtocol::Detect { .. } | PolicyProtocol::Unreadable(_) => {

@@ -44,7 +44,7 @@ async fn forward(
 
     // 2. Dial the application before any byte is promised to the caller.
     let pool = connection.worker.app(connection.app);
-    let (mut app, made) = pool.dial(Sessions::OPAQUE).await?;
+    let (mut app, made) = pool.dial(crate::connect::Sessions::OPAQUE).await?;
     pool.tell(story, Some(made));
 
     // 3. Copy until both sides have ended, or the permit is withdrawn.

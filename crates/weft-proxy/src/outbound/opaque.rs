@@ -217,7 +217,7 @@ impl Connection {
             };
             let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
             member.tell(&self.story);
-            match pool.dial(Sessions::OPAQUE).await {
+            match pool.dial(crate::connect::Sessions::OPAQUE).await {
                 Ok((io, made)) => {
                     pool.tell(&self.story, Some(made));
                     member.works(&self.worker);

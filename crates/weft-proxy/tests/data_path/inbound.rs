@@ -20,7 +20,7 @@ use weft_testkit::{
 };
 use weft_tls::{
     credentials::{Client, Credentials},
-    handshake,
+    handshake::{self, Offer},
 };
 use weft_wire::{
     record::ConnectionRecord,
@@ -334,7 +334,8 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     code(Code::TransportNotOffered).await;
     let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
     let other = Identity::parse("other.example").unwrap();
-    let told = handshake::connect(credentials.client(), tcp, &other, &other, Offer::Transport).await.unwrap_err();
+    let told =
+        handshake::connect(credentials.client(), tcp, &other, &other, Offer::Transport).await.unwrap_err();
     assert_eq!(told.code(), Code::ForeignServerName, "the client is told by an alert");
     let record = code(Code::ForeignServerName).await;
     assert_eq!(record.fault.unwrap().fact("seen"), Some("other.example"));

@@ -29,7 +29,8 @@ pub(crate) fn on_own_port(proxy: &mut Proxy) {
 pub(crate) async fn hello(client: Client, name: Identity) -> Vec<u8> {
     let (mut ours, theirs) = tokio::io::duplex(64 * 1024);
     let shaking = tokio::task::spawn_local(async move {
-        let _never_answered = handshake::connect(&client, theirs, &name, &name, false).await;
+        let _never_answered =
+            handshake::connect(&client, theirs, &name, &name, handshake::Offer::Nothing).await;
     });
     let mut hello = vec![0; 5];
     ours.read_exact(&mut hello).await.unwrap();
@@ -72,7 +73,16 @@ impl Bench {
     async fn send_in_tls(&self, client: &Client, transport: bool, bytes: &[u8], close: bool) {
         let tcp = TcpStream::connect(self.proxy.inbound).await.unwrap();
         let id = &self.proxy.id;
-        let mut io = handshake::connect(client, tcp, id, id, transport).await.unwrap().stream;
+        let mut io = handshake::connect(
+            client,
+            tcp,
+            id,
+            id,
+            if transport { handshake::Offer::Transport } else { handshake::Offer::Nothing },
+        )
+        .await
+        .unwrap()
+        .stream;
         // The proxy may refuse before it reads.
         drop(io.write_all(bytes).await);
         if close {
@@ -229,7 +239,7 @@ async fn a_handshake_may_stop_end_or_be_refused_by_the_client() {
         let stranger = Client::anonymous(&Pki::new().anchors());
         let tcp = TcpStream::connect(distrusted.proxy.inbound).await.unwrap();
         let id = &distrusted.proxy.id;
-        handshake::connect(&stranger, tcp, id, id, false).await.unwrap_err();
+        handshake::connect(&stranger, tcp, id, id, handshake::Offer::Nothing).await.unwrap_err();
         let complaint = [("is", "the client's complaint about this server")];
         distrusted.ended_with("TLS-004", "unexpected", &complaint).await;
     }

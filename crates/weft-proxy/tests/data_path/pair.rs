@@ -26,8 +26,13 @@ fn dst() -> SocketAddr {
 
 /// The client's proxy and the server's, which expects exactly that client.
 fn pair(pki: &Pki, app: SocketAddr) -> (Proxy, Proxy) {
+    pair_with(pki, app, &[])
+}
+
+/// The same, with more configuration for the client's proxy.
+fn pair_with(pki: &Pki, app: SocketAddr, more: &[(&str, &str)]) -> (Proxy, Proxy) {
     let server = crate::harness::proxy(pki, "store", app, dst(), &[]);
-    let client = crate::harness::proxy(pki, "web", dst(), dst(), &[]);
+    let client = crate::harness::proxy(pki, "web", dst(), dst(), more);
     server.told.inbound(app.port(), self::server(detect(), only(&client.id)));
     (client, server)
 }
@@ -46,8 +51,17 @@ const GET: &str = "GET /a HTTP/1.1\r\nHost: store\r\n\r\n";
 
 #[tokio::test(flavor = "local")]
 async fn http_1_goes_over_http_2_and_comes_out_as_it_went_in() {
+    carried(&[("OUTBOUND_WEFT_HTTP1", "false")], "http/2").await;
+}
+
+#[tokio::test(flavor = "local")]
+async fn between_weft_proxies_http_1_goes_as_it_is() {
+    carried(&[], "http/1").await;
+}
+
+async fn carried(settings: &[(&str, &str)], seen: &str) {
     let (pki, app) = (Pki::new(), app().await);
-    let (client, server) = pair(&pki, app.addr);
+    let (client, server) = pair_with(&pki, app.addr, settings);
     forward(&client, endpoint(&server, ProtocolHint::H2));
     let (head, _) = raw::http(client.outbound, GET).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 200") && !head.contains("l5d-"), "{head}");
@@ -55,6 +69,7 @@ async fn http_1_goes_over_http_2_and_comes_out_as_it_went_in() {
     assert!(!app.last().headers.keys().any(|name| name.as_str() == "l5d-orig-proto"));
     let record = client.record(|record| record.endpoint.is_some()).await;
     assert_eq!(record.server_identity.as_deref(), Some(server.id.as_str()));
+    assert_eq!(server.record(|record| record.protocol.is_some()).await.protocol.as_deref(), Some(seen));
     exercise_forms(&client, &app).await;
     // Both recorders know that it is one connection.
     let ours = server.record(|record| record.peer_id.is_some()).await.peer_id;
@@ -275,7 +290,7 @@ async fn both_stories_tell_each_step_in_order() {
     let connected = format!("connect connected to the application at {} in ", app.addr);
     expect(
         steps(&inbound),
-        &[&secured, "detect http/2", "authorize allowed by default/rule of default/test", &connected],
+        &[&secured, "detect http/1", "authorize allowed by default/rule of default/test", &connected],
     );
 }
 
@@ -334,4 +349,38 @@ async fn a_drain_finishes_what_is_under_way_and_goes_on_serving_until_the_end() 
     let record = client.failure().await;
     assert_eq!(record.fault.unwrap().code, "LIM-004");
     assert!(TcpStream::connect(client.outbound).await.is_err(), "the listener is closed");
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_burst_does_not_cost_a_handshake_for_each_request() {
+    let pki = Pki::new();
+    // An application that answers only when all of the burst is with it.
+    let (listener, addr) = raw::listener().await;
+    const BURST: usize = 100;
+    let app = tokio::task::spawn_local(async move {
+        let mut waiting = Vec::new();
+        while waiting.len() < BURST {
+            let (mut io, _) = listener.accept().await.unwrap();
+            raw::read_http(&mut io).await.unwrap();
+            waiting.push(io);
+        }
+        for io in &mut waiting {
+            io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        }
+        waiting
+    });
+    let (client, server) = pair(&pki, addr);
+    forward(&client, endpoint(&server, ProtocolHint::H2));
+    let asking: Vec<_> = (0..BURST)
+        .map(|_| {
+            let outbound = client.outbound;
+            tokio::task::spawn_local(async move { raw::http(outbound, GET).await.unwrap().0 })
+        })
+        .collect();
+    for asked in asking {
+        assert!(asked.await.unwrap().starts_with("HTTP/1.1 200"));
+    }
+    let connections = server.mesh.recorder.connections(1000, |_| true).connections.len();
+    assert!(connections <= 70, "{connections} connections for {BURST} requests");
+    drop(app.await);
 }

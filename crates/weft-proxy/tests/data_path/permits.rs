@@ -50,7 +50,8 @@ async fn ask(proxy: &Proxy, path: &str) -> (String, Vec<u8>) {
 async fn ask_as(pki: &Pki, account: &str, proxy: &Proxy, path: &str) -> String {
     let credentials = pki.credentials(&pki::identity(account, "shop"));
     let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
-    let connected = handshake::connect(credentials.client(), tcp, &proxy.id, &proxy.id, false).await;
+    let connected =
+        handshake::connect(credentials.client(), tcp, &proxy.id, &proxy.id, handshake::Offer::Nothing).await;
     let mut stream = connected.unwrap().stream;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: store\r\n\r\n").as_bytes()).await.unwrap();
     raw::read_http(&mut stream).await.unwrap().0

@@ -5,7 +5,7 @@ use crate::{
     http::{
         body::Body,
         headers, orig_proto,
-        pool::{self, Answered, Failed},
+        pool::{self, Answered, Carriage, Failed},
     },
     metrics::Balanced,
     outbound::endpoint::Member,
@@ -182,7 +182,18 @@ pub(super) async fn exchange(
     };
     let endpoint = member.endpoint();
     let named = endpoint.authority_override.as_ref().and_then(|name| override_authority(&mut request, name));
-    let carries = kind.version != Version::HTTP_2 && !kind.upgrades && member.upgrades_http1();
+    let mut carries = kind.version != Version::HTTP_2 && !kind.upgrades && member.upgrades_http1();
+    if carries && kind.version == Version::HTTP_11 {
+        match pool.carriage().await {
+            Ok(carriage) => carries = carriage == Carriage::OverH2,
+            Err(fault) => {
+                if let Some(named) = named {
+                    named.restore(&mut request);
+                }
+                return Err(Failed::Unsent(fault, Box::new(request)));
+            }
+        }
+    }
     let mut sent = if carries {
         orig_proto::upgrade(&mut request, kind.absolute, &endpoint.addr.to_string());
         pool.send_h2(request).await
