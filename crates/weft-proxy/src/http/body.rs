@@ -67,6 +67,7 @@ impl Body {
         match &self.inner {
             Inner::H1(incoming) => incoming.interim(),
             Inner::Replayed(reader) => reader.interim(),
+            Inner::Relayed(body) => body.interim(),
             Inner::Empty | Inner::H2(_) | Inner::Peeked(_) => None,
         }
     }
@@ -75,6 +76,7 @@ impl Body {
     pub(crate) fn take_upgrade(&mut self) -> Option<h1::Upgrade> {
         match &mut self.inner {
             Inner::H1(incoming) => incoming.take_upgrade(),
+            Inner::Relayed(body) => body.take_upgrade(),
             Inner::Empty | Inner::H2(_) | Inner::Replayed(_) | Inner::Peeked(_) => None,
         }
     }
@@ -93,7 +95,7 @@ impl Body {
 
     /// The same body, for another one who watches it.
     pub(crate) fn relayed(self) -> Self {
-        if self.watch.is_none() && self.counted.is_none() && self.busy.is_none() {
+        if self.watch.is_none() && self.counted.is_none() {
             return self;
         }
         Body::of(Inner::Relayed(Box::new(self)))

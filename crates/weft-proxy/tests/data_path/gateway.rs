@@ -84,7 +84,10 @@ impl Clusters {
         let credentials = self.pki.credentials(&pki::identity(account, "shop"));
         let tcp = TcpStream::connect(self.gateway.inbound).await.unwrap();
         let id = &self.gateway.id;
-        let mut io = handshake::connect(credentials.client(), tcp, id, id, true).await.unwrap().stream;
+        let mut io = handshake::connect(credentials.client(), tcp, id, id, handshake::Offer::Transport)
+            .await
+            .unwrap()
+            .stream;
         let header = TransportHeader { port, name: name.map(str::to_owned), session };
         io.write_all(&header.encode()).await.unwrap();
         io
