@@ -23,4 +23,5 @@ pub mod outbound;
 pub mod record;
 mod report;
 pub mod runtime;
+pub mod starvation;
 pub mod watchdog;

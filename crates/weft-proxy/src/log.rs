@@ -7,6 +7,8 @@ mod line;
 mod stream;
 mod targets;
 
+pub use stream::Lines;
+
 use crate::config::{LogFormat, LogSettings};
 use std::{sync::OnceLock, time::Instant};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
@@ -15,7 +17,7 @@ use tracing_subscriber::{
 };
 
 /// Lines that wait to be written.
-const LINES: usize = 8_192;
+const QUEUE: usize = 8_192;
 
 /// The log of this process.
 pub struct Log {
@@ -31,7 +33,7 @@ impl Log {
     /// Starts logging. An unusable filter is the caller's to report: nothing is logged then.
     pub fn start(settings: &LogSettings) -> Result<Log, String> {
         let (writer, guard) =
-            NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES).finish(std::io::stdout());
+            NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE).finish(std::io::stdout());
         let (log, layers) = Log::new(settings, writer, guard)?;
         tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layers))
             .map_err(|e| e.to_string())?;
@@ -87,7 +89,7 @@ impl Log {
     }
 
     /// Lines as JSON, by a filter of their own. `Ok(None)`: too many read already.
-    pub fn read(&self, text: &str) -> Result<Option<stream::Lines>, String> {
+    pub fn read(&self, text: &str) -> Result<Option<Lines>, String> {
         Ok(self.places.read(filter(text)?))
     }
 }

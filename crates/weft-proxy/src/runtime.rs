@@ -17,7 +17,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     process::ExitCode,
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use tokio::{
@@ -140,10 +140,11 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
     // 3. The agent's tasks.
     tokio::spawn(agents_heart.beat());
     let (shutdown, mut shutdown_asked) = mpsc::channel(1);
-    let serving = AtomicBool::new(false);
-    let admin = Arc::new(Admin { mesh: mesh.clone(), log, serving, shutdown });
+    let admin = Admin::new(mesh.clone(), log, shutdown);
     tokio::spawn(admin::serve(admin.clone(), admin_listener));
-    start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions })?;
+    let services = start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions })?;
+    // It is set here only.
+    let _once = admin.control.set(services);
 
     // 4. Accept at once: whoever is early is held for a while, and told why if it was in vain. Ready with a certificate.
     let workers = start_workers(&mesh, &sockets, hearts)?;
@@ -194,7 +195,7 @@ fn start_agent(
     publisher: identity::Publisher,
     journal: mpsc::Receiver<weft_wire::record::JournalEntry>,
     asked: Asked,
-) -> Result<(), Fault> {
+) -> Result<Vec<Service>, Fault> {
     let config = &mesh.config;
     let service = |name, addr: &crate::config::ControlAddr, present| {
         let on_loopback = addr.name.is_none();
@@ -213,10 +214,12 @@ fn start_agent(
         metrics: mesh.metrics.clone(),
         recorder: mesh.recorder.clone(),
     };
+    let mut services = vec![certifier.service.clone()];
     tokio::spawn(certifier.run(publisher));
 
     let destination = service("destination", &config.control.destination, Some(mesh.identity.clone()));
     let policy = service("policy", &config.control.policy, Some(mesh.identity.clone()));
+    services.extend([destination.clone(), policy.clone()]);
     tokio::spawn(report::run(destination.clone(), config.pod_name(), journal, mesh.metrics.clone()));
     let cx = discovery::context::Context {
         confirmer: discovery::context::Confirmer::new(destination.clone(), config.control.context.clone()),
@@ -245,7 +248,7 @@ fn start_agent(
             metrics.retire();
         }
     });
-    Ok(())
+    Ok(services)
 }
 
 /// One thread and one runtime per worker. All share each listening socket.

@@ -3,6 +3,7 @@
 use crate::{
     metrics::{Count, Metrics, labels::Labels},
     record::Recorder,
+    starvation::{Evidence, Sample, Sampler},
 };
 use std::{
     sync::{
@@ -18,6 +19,8 @@ use weft_fault::{Code, Fault};
 const BEAT: Duration = Duration::from_millis(100);
 /// A worker that was silent for longer did not run.
 const STALL: Duration = Duration::from_millis(500);
+/// Beats between two looks at what the kernel counts: a few files, which cost next to nothing, but not every time.
+const SAMPLE_BEATS: u64 = 5;
 
 /// The beats of one worker.
 #[derive(Debug)]
@@ -85,10 +88,9 @@ pub fn start(
 ) -> std::io::Result<Gaps> {
     let (publish, gaps) = watch::channel(None);
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-        let mut listener =
-            Listener { stalled: vec![Duration::ZERO; hearts.len()], hearts, metrics, recorder };
+        let mut listener = Listener::new(hearts, metrics, recorder);
         let mut last = Instant::now();
-        loop {
+        for beat in 1_u64.. {
             std::thread::sleep(BEAT);
             let slept = last.elapsed();
             last = Instant::now();
@@ -100,6 +102,9 @@ pub fn start(
                 continue;
             }
             listener.listen();
+            if beat.is_multiple_of(SAMPLE_BEATS) {
+                listener.sample();
+            }
         }
     })?;
     Ok(Gaps(gaps))
@@ -111,10 +116,27 @@ struct Listener {
     stalled: Vec<Duration>,
     metrics: Arc<Metrics>,
     recorder: Arc<Recorder>,
+    sampler: Sampler,
+    /// What the kernel had counted when all ran, as late as that was looked at.
+    before: Sample,
 }
 
 impl Listener {
+    fn new(hearts: Vec<Arc<Heart>>, metrics: Arc<Metrics>, recorder: Arc<Recorder>) -> Self {
+        let sampler = Sampler::default();
+        let (stalled, before) = (vec![Duration::ZERO; hearts.len()], sampler.sample());
+        Listener { hearts, stalled, metrics, recorder, sampler, before }
+    }
+
+    /// Looks at what the kernel counts, unless a stall is going on that began before.
+    fn sample(&mut self) {
+        if self.stalled.iter().all(Duration::is_zero) {
+            self.before = self.sampler.sample();
+        }
+    }
+
     fn listen(&mut self) {
+        let mut now = None;
         for (heart, stalled) in self.hearts.iter().zip(&mut self.stalled) {
             let silent = heart.silent_for();
             if silent > STALL {
@@ -134,8 +156,11 @@ impl Listener {
                         &Labels::new().with("worker", &heart.name).with("kind", "worker"),
                     )
                     .add(1);
+                let now = now.get_or_insert_with(|| self.sampler.sample());
+                let evidence = now.explain(&self.before, length, Some(&heart.name));
                 let fault =
                     Fault::new(Code::Stalled).about(&heart.name).fact("at_least_ms", length.as_millis());
+                let fault = with(fault, evidence);
                 tracing::warn!("{fault}");
                 self.recorder.note(&heart.name, "a worker did not run".into(), Some(&fault));
             }
@@ -146,11 +171,20 @@ impl Listener {
         self.metrics
             .counter(Count::WorkerStalls, &Labels::new().with("worker", "all").with("kind", "process"))
             .add(1);
+        let now = self.sampler.sample();
+        let evidence = now.explain(&self.before, length, None);
+        self.before = now;
         let fault =
             Fault::new(Code::Stalled).about("the whole process").fact("length_ms", length.as_millis());
+        let fault = with(fault, evidence);
         tracing::warn!("{fault}");
-        self.recorder.note("process", "the process did not run: stopped, or throttled".into(), Some(&fault));
+        self.recorder.note("process", "the process did not run".into(), Some(&fault));
     }
+}
+
+fn with(fault: Fault, evidence: Evidence) -> Fault {
+    let fault = fault.fact("why", evidence.why);
+    evidence.facts.into_iter().fold(fault, |fault, (name, ms)| fault.fact(name, ms))
 }
 
 #[cfg(test)]
@@ -169,12 +203,7 @@ mod tests {
         // Its only beat was long ago.
         heart.last_ms.store(0, Relaxed);
         let heart = Arc::new(heart);
-        let mut listener = Listener {
-            hearts: vec![heart.clone()],
-            stalled: vec![Duration::ZERO],
-            metrics: metrics.clone(),
-            recorder,
-        };
+        let mut listener = Listener::new(vec![heart.clone()], metrics.clone(), recorder);
         listener.listen();
         listener.listen();
         let stalls = metrics
@@ -187,5 +216,8 @@ mod tests {
         let told = journal.try_recv().unwrap().fault.unwrap();
         assert_eq!(told.code, Code::Stalled.id());
         assert!(told.fact("at_least_ms").unwrap().parse::<u64>().unwrap() >= 7_000);
+        // Only the kernel knows why, and it may not say: that it was asked is enough here.
+        assert!(told.fact("why").is_some());
+        assert!(told.fact("run_queue_ms").is_none(), "there is no thread of that name");
     }
 }

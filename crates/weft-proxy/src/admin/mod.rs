@@ -3,14 +3,16 @@
 //! It runs on the agent's thread, so that neither a scrape nor a slow reader costs the data path anything. A meshed
 //! scraper is served over mTLS, others in plaintext.
 
+mod scrape;
+mod tell;
 #[cfg(test)]
 mod tests;
 
-use crate::{log::Log, mesh::Mesh, metrics};
+use crate::{control::Service, log::Log, mesh::Mesh};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited, combinators::BoxBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -19,10 +21,7 @@ use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::{
@@ -30,7 +29,6 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
 };
-use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use weft_wire::record::{CONNECTIONS_PATH, ConnectionRecord};
 
 const CONNECTIONS: usize = 128;
@@ -52,6 +50,22 @@ pub struct Admin {
     pub serving: AtomicBool,
     /// Asks the runtime to shut down.
     pub shutdown: mpsc::Sender<()>,
+    /// The services of the control plane, once they are connected to.
+    pub control: OnceLock<Vec<Service>>,
+    scrapes: scrape::Scrapes,
+}
+
+impl Admin {
+    pub fn new(mesh: Arc<Mesh>, log: Arc<Log>, shutdown: mpsc::Sender<()>) -> Arc<Self> {
+        Arc::new(Admin {
+            mesh,
+            log,
+            serving: AtomicBool::new(false),
+            shutdown,
+            control: OnceLock::new(),
+            scrapes: scrape::Scrapes::default(),
+        })
+    }
 }
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -120,12 +134,19 @@ async fn answer(admin: &Admin, request: Request<Incoming>, client: SocketAddr) -
     let path = request.uri().path().to_string();
     match (request.method(), path.as_str()) {
         (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
-        (&Method::GET, "/ready") => ready(admin, request.uri().query() == Some("verbose")),
-        (&Method::GET, "/metrics") => metrics_page(admin),
+        (&Method::GET, "/ready") => tell::ready(admin, request.uri().query() == Some("verbose")),
+        (&Method::GET, "/metrics") => admin.scrapes.page(&admin.mesh, &admin.log, request.headers()),
         (&Method::GET, CONNECTIONS_PATH) => connections(admin, request.uri().query().unwrap_or("")),
-        (_, "/proxy-log-level" | "/shutdown") if !client.ip().is_loopback() => {
+        (_, "/proxy-log-level" | "/shutdown" | "/env.json" | "/logs.json") if !client.ip().is_loopback() => {
             text(StatusCode::FORBIDDEN, "only from within the pod\n")
         }
+        (&Method::GET, "/env.json") => {
+            let readable = std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+            });
+            tell::environment(readable)
+        }
+        (&Method::GET, "/logs.json") => tell::logs(admin, request.uri().query().unwrap_or("")),
         (&Method::GET, "/proxy-log-level") => text(StatusCode::OK, admin.log.level() + "\n"),
         (&Method::PUT, "/proxy-log-level") => set_level(admin, request.into_body()).await,
         (_, "/shutdown") if !admin.mesh.config.shutdown_endpoint => {
@@ -136,7 +157,8 @@ async fn answer(admin: &Admin, request: Request<Incoming>, client: SocketAddr) -
             let _asked = admin.shutdown.try_send(());
             text(StatusCode::OK, "shutting down\n")
         }
-        (_, "/live" | "/ready" | "/metrics" | CONNECTIONS_PATH | "/proxy-log-level" | "/shutdown") => {
+        (_, "/live" | "/ready" | "/metrics" | CONNECTIONS_PATH) => text(StatusCode::METHOD_NOT_ALLOWED, ""),
+        (_, "/proxy-log-level" | "/shutdown" | "/env.json" | "/logs.json") => {
             text(StatusCode::METHOD_NOT_ALLOWED, "")
         }
         _ => text(StatusCode::NOT_FOUND, ""),
@@ -152,45 +174,6 @@ fn respond(status: StatusCode, kind: &'static str, body: Body) -> Response<Body>
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     response
-}
-
-/// Ready once certified and accepting, until the drain; verbose, it says what is awaited.
-fn ready(admin: &Admin, verbose: bool) -> Response<Body> {
-    let mesh = &admin.mesh;
-    let certified = mesh.identity.current().is_some();
-    let serving = admin.serving.load(Ordering::Relaxed);
-    let running = mesh.drain.phase() == crate::drain::Phase::Running;
-    let ready = certified && serving && running;
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    if !verbose {
-        return text(status, if ready { "ready\n" } else { "not ready\n" });
-    }
-    let mut page = String::from(if ready { "ready\n" } else { "not ready\n" });
-    let mut line =
-        |done: bool, what: &str| page.push_str(&format!("[{}] {what}\n", if done { "x" } else { " " }));
-    line(certified, &format!("certificate for {}", mesh.identity.local_name()));
-    line(serving, "accepting connections");
-    line(running, "not shutting down");
-    if let Some(fault) = mesh.identity.waiting() {
-        page.push_str(&format!("waiting: {}\n", fault.as_cause()));
-        fault.causes.iter().for_each(|cause| page.push_str(&format!("  because: {cause}\n")));
-        page.push_str(&format!("  remedy: {}\n", fault.remedy));
-    }
-    text(status, page)
-}
-
-fn metrics_page(admin: &Admin) -> Response<Body> {
-    let metrics = admin.mesh.metrics.clone();
-    let none = metrics::labels::Labels::new();
-    let counted = metrics.counter(metrics::Count::LogLinesDropped, &none);
-    counted.add(admin.log.dropped().saturating_sub(counted.value()));
-    let counted = metrics.counter(metrics::Count::JournalDropped, &none.with("why", "queue full"));
-    counted.add(admin.mesh.recorder.journal_dropped().saturating_sub(counted.value()));
-
-    let (pieces, page) = mpsc::channel(2);
-    tokio::spawn(metrics::write(metrics, metrics::Encoding::Plain, pieces));
-    let body = http_body_util::StreamBody::new(ReceiverStream::new(page).map(|piece| Ok(Frame::data(piece))));
-    respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", BodyExt::boxed(body))
 }
 
 /// `?direction=&src=&dst=&failed=&limit=`: addresses, names and identities are matched by what they contain.

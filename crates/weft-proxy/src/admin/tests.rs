@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::sync::mpsc;
@@ -60,7 +60,7 @@ async fn bench(changes: &[(&str, &str)]) -> Bench {
     });
     let (send, shutdown) = mpsc::channel(1);
     let log = Arc::new(Log::detached("warn"));
-    let admin = Arc::new(Admin { mesh, log, serving: AtomicBool::new(false), shutdown: send });
+    let admin = Admin::new(mesh, log, send);
     let (listener, addr) = raw::listener().await;
     tokio::spawn(serve(admin.clone(), listener));
     Bench { admin, addr, publisher, signal, shutdown }
@@ -157,6 +157,77 @@ async fn switches_are_for_loopback_and_only_when_enabled() {
     assert_eq!(open.ask("GET", "/shutdown", "").await.0, 405);
     assert_eq!(open.ask("POST", "/shutdown", "").await.0, 200);
     assert_eq!(open.shutdown.recv().await, Some(()));
+}
+
+#[tokio::test]
+async fn a_scraper_that_asks_for_it_gets_the_page_compressed() {
+    let bench = bench(&[]).await;
+    let mut io = tokio::net::TcpStream::connect(bench.addr).await.unwrap();
+    let request = b"GET /metrics HTTP/1.0\r\naccept-encoding: gzip\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut io, request).await.unwrap();
+    let answer = raw::read_all(&mut io).await.unwrap();
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+    let (head, body) = (String::from_utf8_lossy(&answer[..end]), &answer[end..]);
+    assert!(head.to_ascii_lowercase().contains("content-encoding: gzip"), "{head}");
+    let mut page = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(body), &mut page).unwrap();
+    assert!(page.contains("\nprocess_start_time_seconds "), "{page}");
+    assert!(page.contains("\nproxy_build_info{version="), "{page}");
+}
+
+#[tokio::test]
+async fn scrapers_take_turns_and_too_many_are_told_so() {
+    let bench = bench(&[]).await;
+    // More than the buffers of a connection nobody reads from: each scrape stays until its reader comes.
+    for n in 0..20_000 {
+        let labels =
+            crate::metrics::labels::Labels::new().with("authority", format!("service-{n}.{:0>200}", n));
+        bench.admin.mesh.metrics.http(&labels).request();
+    }
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut io = tokio::net::TcpStream::connect(bench.addr).await.unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut io, request).await.unwrap();
+        // The head comes at once, whoever's turn it is.
+        let mut status = [0; 12];
+        tokio::io::AsyncReadExt::read_exact(&mut io, &mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+        open.push(io);
+    }
+    assert_eq!(bench.get("/metrics").await.0, 503);
+    assert_eq!(bench.get("/live").await.0, 200, "the others are served meanwhile");
+    drop(open);
+    let free = async {
+        while bench.get("/metrics").await.0 != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(raw::PATIENCE, free).await.expect("a scraper that went away leaves its place");
+}
+
+#[tokio::test]
+async fn readiness_names_the_services_that_are_not_connected() {
+    let bench = bench(&[]).await;
+    let (listener, addr) = raw::listener().await;
+    drop(listener);
+    let host = addr.ip().to_string();
+    let addr_of = crate::config::ControlAddr { host, port: addr.port(), name: None };
+    let dialer = crate::control::Dialer::new("policy", addr_of, Pki::new().anchors());
+    let service = crate::control::Service::start(dialer);
+    bench.admin.control.set(vec![service]).unwrap();
+    let told = async {
+        loop {
+            let (status, page) = bench.get("/ready?verbose").await;
+            assert_eq!(status, 503);
+            assert!(page.contains(&format!("[ ] connected to policy at {addr}")), "{page}");
+            if page.contains("NET-001") {
+                return page;
+            }
+        }
+    };
+    let page = tokio::time::timeout(raw::PATIENCE, told).await.expect("the refused connection is told");
+    assert!(page.contains("not connected: CTL-001"), "{page}");
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@
 
 pub mod balancer;
 mod counters;
+#[cfg(test)]
+mod docs;
 mod families;
 pub mod group;
 pub mod labels;

@@ -1,6 +1,7 @@
 //! What the page says of the process itself, read when it is asked for.
 
-use super::{Described, Kind, Metrics, labels::Labels};
+use super::{Described, Kind, Metrics, families::Lines, labels::Labels};
+use crate::starvation::{Pressure, RESOURCES, Sample, Sampler};
 use std::time::{Duration, SystemTime};
 
 /// Name, type, labels and meaning.
@@ -20,6 +21,25 @@ const FAMILIES: &[(&str, Kind, &[&str], &str)] = &[
     ("process_threads", Kind::Gauge, &[], "Threads"),
     ("process_open_fds", Kind::Gauge, &[], "File descriptors in use"),
     ("process_max_fds", Kind::Gauge, &[], "File descriptors that may be in use"),
+    (
+        "weft_cgroup_throttled_seconds_total",
+        Kind::Counter,
+        &[],
+        "How long the process's cgroup, or one above it, was out of its CPU quota",
+    ),
+    ("weft_cgroup_throttled_periods_total", Kind::Counter, &[], "Periods in which the CPU quota was used up"),
+    (
+        "weft_pressure_seconds_total",
+        Kind::Counter,
+        &["resource", "tasks"],
+        "How long some, or all, tasks of the cgroup waited for a resource",
+    ),
+    (
+        "weft_run_queue_delay_seconds_total",
+        Kind::Counter,
+        &["thread"],
+        "How long each thread was ready to run and did not",
+    ),
 ];
 
 pub(super) fn describe() -> Vec<Described> {
@@ -49,10 +69,11 @@ pub(super) fn now(metrics: &Metrics) -> Vec<(Described, String)> {
         .with("tls_kx_groups", groups.join(","))
         .with("tls_key_provider", "aws-lc-rs")
         .with("tls_fips", false);
-    let plain = |value: Option<f64>| value.map(|value| (Labels::new(), value));
-    let values = [
-        Some((build, 1.0)),
-        Some((tls, 1.0)),
+    let plain = |value: Option<f64>| value.map(|value| (Labels::new(), value)).into_iter().collect();
+    let starved = Sampler::default().sample();
+    let values: [Vec<(Labels, f64)>; FAMILIES.len()] = [
+        vec![(build, 1.0)],
+        vec![(tls, 1.0)],
         plain(Some(metrics.uptime().as_secs_f64())),
         plain(Some(started.as_secs_f64())),
         plain(cpu_seconds(&stat)),
@@ -61,14 +82,42 @@ pub(super) fn now(metrics: &Metrics) -> Vec<(Described, String)> {
         plain(status_number(&status, "Threads:")),
         plain(std::fs::read_dir("/proc/self/fd").ok().map(|open| open.count() as f64)),
         plain(max_fds(&limits)),
+        plain(starved.throttled.map(|throttled| throttled.time.as_secs_f64())),
+        plain(starved.throttled.map(|throttled| throttled.periods as f64)),
+        pressure(&starved),
+        run_queue(starved.waited),
     ];
-    let lines = |(family, value): (Described, Option<(Labels, f64)>)| {
-        let (labels, value) = value?;
+    let lines = |(family, values): (Described, Vec<(Labels, f64)>)| {
         let mut lines = String::new();
-        super::families::Lines { page: &mut lines, name: &family.name, labels: &labels }.value("", value);
-        Some((family, lines))
+        for (labels, value) in &values {
+            Lines { page: &mut lines, name: &family.name, labels }.value("", value);
+        }
+        (!values.is_empty()).then_some((family, lines))
     };
     describe().into_iter().zip(values).filter_map(lines).collect()
+}
+
+fn pressure(starved: &Sample) -> Vec<(Labels, f64)> {
+    let of = |(resource, pressure): (&&str, &Option<Pressure>)| {
+        let pressure = (*pressure)?;
+        let labels = Labels::new().with("resource", resource);
+        Some([
+            (labels.clone().with("tasks", "some"), pressure.some.as_secs_f64()),
+            (labels.with("tasks", "all"), pressure.full.as_secs_f64()),
+        ])
+    };
+    RESOURCES.iter().zip(&starved.pressure).filter_map(of).flatten().collect()
+}
+
+/// Threads of one name are counted together.
+fn run_queue(mut waited: Vec<(String, Duration)>) -> Vec<(Labels, f64)> {
+    waited.sort();
+    let chunks = waited.chunk_by(|(a, _), (b, _)| a == b);
+    let of = |threads: &[(String, Duration)]| {
+        let waited: Duration = threads.iter().map(|(_, waited)| *waited).sum();
+        (Labels::new().with("thread", &threads[0].0), waited.as_secs_f64())
+    };
+    chunks.map(of).collect()
 }
 
 /// User and system time of the process. The kernel counts in hundredths on every architecture.
@@ -108,6 +157,13 @@ mod tests {
     fn every_family_has_a_value_here() {
         let metrics = Metrics::new(Duration::from_secs(1));
         let told = now(&metrics);
-        assert_eq!(told.len(), FAMILIES.len(), "{told:?}");
+        // Quotas and pressure are not told everywhere.
+        let missing: Vec<_> = FAMILIES
+            .iter()
+            .map(|(name, ..)| *name)
+            .filter(|name| !told.iter().any(|(family, _)| family.name == *name))
+            .collect();
+        let may_miss = |name: &&str| name.starts_with("weft_cgroup") || name.starts_with("weft_pressure");
+        assert!(missing.iter().all(may_miss), "{missing:?}");
     }
 }
