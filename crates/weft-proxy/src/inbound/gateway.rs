@@ -142,8 +142,10 @@ impl Gateway {
         let way = self.way(&name).await?;
         let authority = name.authority();
         let head = request.headers_mut();
-        // What the client's application asked of its own proxy is no order to this one.
-        head.remove(headers::REQUIRE_ID);
+        // What the client's application asked of its own proxy is no order to this one, and leads nowhere else.
+        for order in [headers::REQUIRE_ID, headers::DST_OVERRIDE] {
+            head.remove(order);
+        }
         let mesh = &self.outbound.mesh;
         let (own, client) = (&mesh.config.identity.local_name, &self.client_id);
         let passed = format!("by={own};for={client};host={authority};proto=https");

@@ -5,10 +5,12 @@ use crate::{
     discovery::Destination,
     io::Io,
     metrics::{Balanced, Transport, balancer::Closed, labels::Labels},
+    report::{self, Who},
 };
 use std::{
     cell::Cell,
     io,
+    net::SocketAddr,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -19,6 +21,10 @@ use weft_model::{
     outbound::{BackendKind, Distribution, OpaqueRoute, OutboundProtocol, Refusal, RouteBackend},
 };
 use weft_net::copy::{self, CopyError, Side};
+use weft_wire::record::Direction;
+use words::Heard;
+
+mod words;
 
 /// Endpoints that are tried for one connection.
 const TRIES: usize = 3;
@@ -81,8 +87,9 @@ async fn take(
     connection.story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));
 
     // 2. An endpoint that takes the connection. Nothing was sent before it does, so others may be tried.
-    let (member, mut server) = connection.connect(backend, destination.strict, balanced).await?;
+    let (member, server) = connection.connect(backend, destination.strict, balanced).await?;
     let _load = member.load(None);
+    let (mut server, refused) = Heard::new(server, connection.may_be_refused(&member));
 
     // 3. Copy, until both ends have ended or the endpoint turns out to be another than it was dialled as.
     let received = Cell::new(0_u64);
@@ -96,6 +103,11 @@ async fn take(
         fault = connection.outdated(backend, &member) => Err(fault),
         copied = copy::both_ways(io, &mut server, &mut passed) => {
             copied.map_err(|error| connection.broken(&member, error, received.get()))
+        }
+        // After the copying, which has passed the refusal on: the next connection is made right.
+        () = refused.heard() => {
+            connection.refused(&member);
+            Ok(())
         }
     }
 }
@@ -300,16 +312,42 @@ impl Connection {
             .fact("reason", "the endpoint's identity became known while connected")
     }
 
+    /// Was an in-cluster endpoint dialled in plaintext for want of an identity?
+    fn may_be_refused(&self, member: &Member) -> bool {
+        let endpoint = member.endpoint();
+        let in_cluster = self.worker.mesh.config.in_cluster(endpoint.addr.ip());
+        !member.meshed && in_cluster && matches!(endpoint.identity, PeerIdentity::Unknown(_))
+    }
+
+    /// The endpoint's proxy refused plaintext: it is meshed, whatever is known of it.
+    fn refused(&self, member: &Member) {
+        let (addr, code) = (member.endpoint().addr, Code::PlaintextRefused);
+        self.doubt(addr, code);
+        let fault = Fault::new(code)
+            .in_phase(Phase::Copy)
+            .about(self.dst)
+            .peer(addr)
+            .fact("reported_by", "the peer's proxy");
+        let who = Who { client: self.client, target: &self.dst };
+        let metrics = &self.worker.mesh.metrics;
+        report::connection_failed(metrics, &self.story, Direction::Outbound, who, &fault);
+    }
+
+    fn doubt(&self, addr: SocketAddr, code: Code) {
+        let discovery = &self.worker.mesh.discovery;
+        discovery.doubt(addr, code);
+        if addr != self.dst {
+            discovery.doubt(self.dst, code);
+        }
+    }
+
     fn broken(&self, member: &Member, error: CopyError, received: u64) -> Fault {
         let reset = error.error.kind() == io::ErrorKind::ConnectionReset;
         let code = if reset { Code::ConnectionReset } else { Code::NetworkIo };
         let endpoint = member.endpoint();
         // A meshed pod that was dialled in plaintext and refuses strangers ends the connection just so.
         if reset && error.side == Side::Server && matches!(endpoint.identity, PeerIdentity::Unknown(_)) {
-            self.worker.mesh.discovery.doubt(endpoint.addr, code);
-            if endpoint.addr != self.dst {
-                self.worker.mesh.discovery.doubt(self.dst, code);
-            }
+            self.doubt(endpoint.addr, code);
         }
         let side = if error.side == Side::Client { "application" } else { "peer" };
         let refused = reset && error.side == Side::Server && received == 0 && member.meshed;

@@ -9,6 +9,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use weft_fault::Code;
 use weft_model::{
     identity::{PeerIdentity, Unknown},
     inbound::{Authn, Protocol},
@@ -383,4 +384,35 @@ async fn a_burst_does_not_cost_a_handshake_for_each_request() {
     let connections = server.mesh.recorder.connections(1000, |_| true).connections.len();
     assert!(connections <= 70, "{connections} connections for {BURST} requests");
     drop(app.await);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_refusal_of_plaintext_is_heard_in_opaque_bytes_too() {
+    let (pki, app) = (Pki::new(), app().await);
+    let (client, server) = pair(&pki, app.addr);
+    let unknown = |addr| Arc::new(Endpoint::bare(addr, PeerIdentity::Unknown(Unknown::Unmarked)));
+    let lead = |endpoint| {
+        let protocol = OutboundProtocol::Opaque(opaque(BackendKind::Forward(endpoint)));
+        client.told.destination(destination(dst(), protocol, false));
+    };
+    lead(unknown(server.inbound));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    io.write_all(GET.as_bytes()).await.unwrap();
+    let (head, _) = raw::read_http(&mut io).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("l5d-proxy-error: POL-002"), "{head}");
+    // What the peer's proxy said was passed on whole; then the connection ends, and the address is doubted.
+    assert_eq!(raw::read_all(&mut io).await.unwrap(), b"");
+    let doubted = [(server.inbound, Code::PlaintextRefused), (dst(), Code::PlaintextRefused)];
+    assert_eq!(client.told.doubts(), doubted);
+    assert_eq!(client.failure().await.fault.unwrap().fact("reported_by"), Some("the peer's proxy"));
+
+    // An application's own refusal is nobody's proof, and its connection goes on.
+    let application = raw::answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await;
+    lead(unknown(application));
+    let mut io = TcpStream::connect(client.outbound).await.unwrap();
+    for _ in 0..2 {
+        io.write_all(GET.as_bytes()).await.unwrap();
+        assert!(raw::read_http(&mut io).await.unwrap().0.starts_with("HTTP/1.1 403"));
+    }
+    assert_eq!(client.told.doubts(), []);
 }
