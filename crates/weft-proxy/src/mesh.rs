@@ -2,7 +2,7 @@
 
 use crate::{
     config::Config, discovery::Discovery, drain, identity, inbound::limit::Limits, metrics::Metrics,
-    record::Recorder, watchdog::Gaps,
+    observe::Observers, record::Recorder, watchdog::Gaps,
 };
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ pub struct Mesh {
     pub discovery: Discovery,
     pub metrics: Arc<Metrics>,
     pub recorder: Arc<Recorder>,
+    /// Who wants to know of single requests.
+    pub observers: Arc<Observers>,
     pub drain: drain::Watch,
     pub gaps: Gaps,
     /// Rate limits of this proxy's ports.

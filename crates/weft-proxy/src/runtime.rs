@@ -4,12 +4,13 @@ use crate::{
     admin::{self, Admin},
     certify::Certifier,
     config::{Config, Sockets},
-    control::{Dialer, Service, dns::Resolver, report},
+    control::{Dialer, Service, report},
     discovery::{self, Discovery},
     drain, identity,
     log::Log,
     mesh::Mesh,
     metrics::Metrics,
+    observe,
     record::Recorder,
     watchdog::{self, Heart},
 };
@@ -126,7 +127,9 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
     let watched = hearts.iter().chain([&agents_heart]).cloned().collect();
     let gaps = watchdog::start(watched, metrics.clone(), recorder.clone())
         .map_err(|e| Fault::new(Code::StartFailed).in_phase(Phase::Start).about("watchdog").because(e))?;
+    let (observers, unstarted) = observe::prepare(&config, &metrics, io::stderr())?;
     let mesh = Arc::new(Mesh {
+        observers: Arc::new(observers),
         discovery: Discovery::new(shared.clone()),
         identity,
         metrics,
@@ -142,6 +145,7 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
     let (shutdown, mut shutdown_asked) = mpsc::channel(1);
     let admin = Admin::new(mesh.clone(), log, shutdown);
     tokio::spawn(admin::serve(admin.clone(), admin_listener));
+    unstarted.start(&mesh, &anchors);
     let services = start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions })?;
     // It is set here only.
     let _once = admin.control.set(services);
@@ -197,13 +201,8 @@ fn start_agent(
     asked: Asked,
 ) -> Result<Vec<Service>, Fault> {
     let config = &mesh.config;
-    let service = |name, addr: &crate::config::ControlAddr, present| {
-        let on_loopback = addr.name.is_none();
-        let backoff =
-            if on_loopback { config.inbound.connect_backoff } else { config.outbound.connect_backoff };
-        let dns = Resolver::system(config.control.min_ttl, config.control.max_ttl);
-        Service::start(Dialer { name, addr: addr.clone(), anchors: anchors.clone(), present, backoff, dns })
-    };
+    let service =
+        |name, addr, present| Service::start(Dialer::for_proxy(config, name, addr, &anchors, present));
     let Some(issuer) = &config.control.identity else {
         return Err(Fault::new(Code::StartFailed).in_phase(Phase::Start).about("SPIRE"));
     };

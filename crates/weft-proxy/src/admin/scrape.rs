@@ -64,6 +64,9 @@ fn take_over(mesh: &Mesh, log: &Log) {
     let none = metrics::labels::Labels::new();
     let counted = mesh.metrics.counter(metrics::Count::LogLinesDropped, &none);
     counted.add(log.dropped().saturating_sub(counted.value()));
+    let of_access_log = none.clone().with("log", "access");
+    let counted = mesh.metrics.counter(metrics::Count::LogLinesDropped, &of_access_log);
+    counted.add(mesh.observers.lines_dropped().saturating_sub(counted.value()));
     let counted = mesh.metrics.counter(metrics::Count::JournalDropped, &none.with("why", "queue full"));
     counted.add(mesh.recorder.journal_dropped().saturating_sub(counted.value()));
 }

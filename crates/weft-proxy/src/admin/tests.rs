@@ -54,6 +54,7 @@ async fn bench(changes: &[(&str, &str)]) -> Bench {
         discovery,
         metrics,
         recorder,
+        observers: Default::default(),
         drain,
         gaps: Gaps::none(),
         limits: Default::default(),

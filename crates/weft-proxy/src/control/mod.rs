@@ -9,7 +9,10 @@ pub mod report;
 #[cfg(test)]
 mod tests;
 
-use crate::{config::ControlAddr, identity};
+use crate::{
+    config::{Config, ControlAddr},
+    identity,
+};
 use connection::Connection;
 use dns::{Resolved, Resolver};
 use rand::{Rng, seq::IndexedRandom};
@@ -74,6 +77,30 @@ impl Dialer {
     pub fn new(name: &'static str, addr: ControlAddr, anchors: TrustBundle) -> Dialer {
         let backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60), jitter: 0.1 };
         Dialer { name, addr, anchors, present: None, backoff, dns: Resolver::system(None, None) }
+    }
+
+    /// As the configuration says. `present`: as in the field.
+    #[must_use]
+    pub fn for_proxy(
+        config: &Config,
+        name: &'static str,
+        addr: &ControlAddr,
+        anchors: &TrustBundle,
+        present: Option<identity::Handle>,
+    ) -> Dialer {
+        let on_loopback = addr.name.is_none();
+        Dialer {
+            name,
+            addr: addr.clone(),
+            anchors: anchors.clone(),
+            present,
+            backoff: if on_loopback {
+                config.inbound.connect_backoff
+            } else {
+                config.outbound.connect_backoff
+            },
+            dns: Resolver::system(config.control.min_ttl, config.control.max_ttl),
+        }
     }
 
     async fn resolve(&self) -> Result<Resolved, Fault> {

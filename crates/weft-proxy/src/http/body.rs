@@ -11,6 +11,7 @@ use crate::{
         route::{Exchange, RequestBody},
         series::HttpSeries,
     },
+    observe::Observing,
     outbound::load::Load,
 };
 use bytes::Bytes;
@@ -42,6 +43,7 @@ enum Inner {
     Peeked(Box<Peeked>),
     /// Another's, who watches it too.
     Relayed(Box<Body>),
+    Observed(Box<Observing>),
 }
 
 impl Body {
@@ -68,6 +70,7 @@ impl Body {
             Inner::H1(incoming) => incoming.interim(),
             Inner::Replayed(reader) => reader.interim(),
             Inner::Relayed(body) => body.interim(),
+            Inner::Observed(observing) => observing.body().interim(),
             Inner::Empty | Inner::H2(_) | Inner::Peeked(_) => None,
         }
     }
@@ -77,6 +80,7 @@ impl Body {
         match &mut self.inner {
             Inner::H1(incoming) => incoming.take_upgrade(),
             Inner::Relayed(body) => body.take_upgrade(),
+            Inner::Observed(observing) => observing.body_mut().take_upgrade(),
             Inner::Empty | Inner::H2(_) | Inner::Replayed(_) | Inner::Peeked(_) => None,
         }
     }
@@ -99,6 +103,11 @@ impl Body {
             return self;
         }
         Body::of(Inner::Relayed(Box::new(self)))
+    }
+
+    /// A response's body, for who wants to know how it ends.
+    pub(crate) fn observed(observing: Observing) -> Self {
+        Body::of(Inner::Observed(Box::new(observing)))
     }
 
     /// Watches a response's body to its end, or to its being dropped.
@@ -278,6 +287,7 @@ impl hyper::body::Body for Body {
             Inner::Replayed(reader) => reader.poll_frame(cx),
             Inner::Peeked(peeked) => peeked.poll_frame(cx),
             Inner::Relayed(body) => Pin::new(&mut **body).poll_frame(cx),
+            Inner::Observed(observing) => observing.poll_frame(cx),
         };
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -338,6 +348,7 @@ impl hyper::body::Body for Body {
             Inner::Replayed(reader) => reader.is_end_stream(),
             Inner::Peeked(peeked) => peeked.is_end_stream(),
             Inner::Relayed(body) => body.is_end_stream(),
+            Inner::Observed(observing) => observing.is_end_stream(),
         }
     }
 
@@ -349,6 +360,7 @@ impl hyper::body::Body for Body {
             Inner::Replayed(reader) => reader.size_hint(),
             Inner::Peeked(peeked) => peeked.size_hint(),
             Inner::Relayed(body) => body.size_hint(),
+            Inner::Observed(observing) => observing.size_hint(),
         }
     }
 }

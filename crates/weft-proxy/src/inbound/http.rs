@@ -28,6 +28,7 @@ use crate::{
         route::{Exchange, InboundRoute},
         series::{Counter, HttpSeries},
     },
+    observe,
     report::{self, Who},
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -140,17 +141,17 @@ impl From<Fault> for NoAnswer {
 impl Service for Requests {
     async fn call(
         self: Rc<Self>,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
         let begun = Instant::now();
         let audience =
             Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };
         let connection = &self.connection;
-        match self.answer(request, begun, audience.grpc).await {
-            Ok(response) => {
-                connection.story.request(response.status().as_u16());
-                Ok(response)
-            }
+        let observers = &connection.worker.mesh.observers;
+        let watching = observers.inbound(&mut request, connection.client, &connection.tls, connection.app);
+        let answered = observe::measured(watching.as_ref(), self.answer(request, begun, audience.grpc)).await;
+        let (response, fault) = match answered {
+            Ok(response) => (response, None),
             Err(no_answer) => {
                 let fault = match no_answer {
                     NoAnswer::Withdrawn(fault) => fault,
@@ -158,16 +159,22 @@ impl Service for Requests {
                         report_failed(connection, &fault);
                         fault
                     }
-                    NoAnswer::Reset(reason) => return Err(Box::new(h2::Error::from(reason))),
+                    NoAnswer::Reset(reason) => {
+                        watching.into_iter().for_each(|watching| watching.reset(reason));
+                        return Err(Box::new(h2::Error::from(reason)));
+                    }
                 };
-                let response = refusal(&fault, audience);
-                connection.story.request(response.status().as_u16());
                 if crate::http::respond::closes(fault.code()) {
                     self.closing.close();
                 }
-                Ok(response)
+                (refusal(&fault, audience), Some(fault.code()))
             }
-        }
+        };
+        connection.story.request(response.status().as_u16());
+        Ok(match watching {
+            Some(watching) => watching.answered(response, fault),
+            None => response,
+        })
     }
 
     fn refuse(&self, fault: &Fault) -> Response<Body> {

@@ -30,6 +30,9 @@ pub enum Count {
     RouteRetrySkipped,
     /// Copies of requests, by what became of them.
     Mirrored,
+    SpanExports,
+    SpanExportRequests,
+    SpansDropped,
 }
 
 /// Its name without `_total`, its labels, and what is counted.
@@ -116,7 +119,12 @@ pub(crate) const COUNTERS: &[Counters] = &[
         &[&["reason"]],
         "Endpoints within the cluster that are dialled in plaintext, by reason",
     ),
-    (Count::LogLinesDropped, "weft_log_lines_dropped", &[], "Log lines dropped because the reader was slow"),
+    (
+        Count::LogLinesDropped,
+        "weft_log_lines_dropped",
+        &[&["log"]],
+        "Log lines dropped because the reader was slow",
+    ),
     (
         Count::WorkerStalls,
         "weft_worker_stalls",
@@ -154,6 +162,9 @@ pub(crate) const COUNTERS: &[Counters] = &[
         &[BACKEND, &["outcome"]],
         "Copies of requests for another service, by what became of them",
     ),
+    (Count::SpanExports, "opentelemetry_span_exports", &[], "Spans that a collector took"),
+    (Count::SpanExportRequests, "opentelemetry_span_export_requests", &[], "Batches of spans that were sent"),
+    (Count::SpansDropped, "weft_spans_dropped", &[], "Spans that no collector took"),
 ];
 
 /// A family of plain gauges.

@@ -126,30 +126,34 @@ struct Answer {
 impl Service for Requests {
     async fn call(
         self: Rc<Self>,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> Result<Response<Body>, Box<dyn Error + Send + Sync>> {
         let begun = Instant::now();
         let audience =
             Audience { grpc: headers::is_grpc(&request), version: request.version(), detail: self.detail };
         let connection = &self.connection;
-        match self.answer(request, begun, audience.grpc).await {
-            Ok(response) => {
-                connection.story.request(response.status().as_u16());
-                Ok(response)
+        let watching = connection.worker.mesh.observers.outbound(&mut request, connection.client);
+        let (response, fault) = match self.answer(request, begun, audience.grpc).await {
+            Ok(response) => (response, None),
+            Err(NoAnswer::Reset(reason)) => {
+                watching.into_iter().for_each(|watching| watching.reset(reason));
+                return Err(Box::new(h2::Error::from(reason)));
             }
-            Err(NoAnswer::Reset(reason)) => Err(Box::new(h2::Error::from(reason))),
             Err(NoAnswer::Fault(fault)) => {
                 let who = Who { client: connection.client, target: &connection.dst };
                 let metrics = &connection.worker.mesh.metrics;
                 report::request_failed(metrics, &connection.story, Direction::Outbound, who, &fault);
-                let response = refusal(&fault, audience);
-                connection.story.request(response.status().as_u16());
                 if respond::closes(fault.code()) {
                     self.closing.close();
                 }
-                Ok(response)
+                (refusal(&fault, audience), Some(fault.code()))
             }
-        }
+        };
+        connection.story.request(response.status().as_u16());
+        Ok(match watching {
+            Some(watching) => watching.answered(response, fault),
+            None => response,
+        })
     }
 
     fn refuse(&self, fault: &Fault) -> Response<Body> {

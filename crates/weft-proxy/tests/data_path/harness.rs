@@ -47,6 +47,8 @@ pub(crate) struct Proxy {
     pub(crate) outbound: SocketAddr,
     pub(crate) drain: drain::Signal,
     pub(crate) id: Identity,
+    pub(crate) lines: Lines,
+    pub(crate) tap: Option<SocketAddr>,
 }
 
 /// A proxy whose inbound connections were all meant for `app`, and whose outbound ones for `dst`.
@@ -85,23 +87,58 @@ pub(crate) fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, mor
     });
     let (discovery, told) = Discovery::fixed(config.inbound.default_policy.clone());
     let (signal, watch) = drain::channel();
+    let lines = Lines::default();
+    let (observers, unstarted) = weft_proxy::observe::prepare(&config, &metrics, lines.clone()).unwrap();
+    let tap = unstarted.tap_addr();
     let mesh = Arc::new(Mesh {
         config,
         identity: identity::Handle::fixed(pki.credentials(&id)),
         discovery,
         metrics,
         recorder,
+        observers: Arc::new(observers),
         drain: watch,
         gaps: weft_proxy::watchdog::Gaps::none(),
         limits: Default::default(),
     });
+    unstarted.with_batch_wait(Duration::from_millis(50)).start(&mesh, &pki.anchors());
     let options = Options::default();
     let listen = Listener::new(inbound, options).unwrap().pretending(app);
     let listen = listen.pretending_client(STRANGER.parse().unwrap());
     tokio::task::spawn_local(weft_proxy::inbound::serve(mesh.clone(), listen));
     let listen = Listener::new(outbound, options).unwrap().pretending(dst);
     tokio::task::spawn_local(weft_proxy::outbound::serve(mesh.clone(), listen));
-    Proxy { mesh, told, inbound: addrs.0, outbound: addrs.1, drain: signal, id }
+    Proxy { mesh, told, inbound: addrs.0, outbound: addrs.1, drain: signal, id, lines, tap }
+}
+
+/// What is written to the access log.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Waits for a number of lines: another thread writes them.
+    pub(crate) async fn first(&self, count: usize) -> Vec<String> {
+        let looking = async {
+            loop {
+                let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+                if text.lines().count() >= count {
+                    return text.lines().map(str::to_owned).collect();
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(weft_testkit::raw::PATIENCE, looking).await.expect("lines in time")
+    }
 }
 
 impl Proxy {

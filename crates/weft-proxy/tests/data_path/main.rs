@@ -6,6 +6,7 @@ mod h2_rules;
 mod harness;
 mod inbound;
 mod ingress;
+mod observers;
 mod outbound;
 mod outcomes;
 mod pair;

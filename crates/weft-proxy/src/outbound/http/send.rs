@@ -115,6 +115,7 @@ impl Requests {
             request.headers_mut().insert(headers::CONNECTION_ID, id.clone());
         }
         let kind = way.kind;
+        crate::observe::endpoint(request.extensions(), &member.endpoint());
         let sent = exchange(member, request, kind).await;
         if let (Some(service), false) = (&way.counted.service, matches!(sent, Err(Failed::Unsent(..)))) {
             service.actual.request();
