@@ -2,7 +2,7 @@
 """What a pair of proxies costs: HTTP/1.1 keep-alive through both, beside a direct connection, in one run.
 
 For each subject (a direct connection, weft, any other proxy given by path) there are two network namespaces and a
-link. The client calls an address that nothing has; redirects bring the call to the client's proxy, which a
+link. With --hop there is one proxy only: weft's inbound one, and haproxy and nginx where they are installed. The client calls an address that nothing has; redirects bring the call to the client's proxy, which a
 controller sends to the server's proxy. All subjects stay up, and rounds take turns, so that what else the machine does
 meets all of them alike.
 
@@ -11,6 +11,10 @@ Needs root, iproute2, util-linux and Python 3; the programs are built by `cargo 
     python3 bench/run.py
     python3 bench/run.py --proxy other=/path/to/other-proxy --rounds 5 --json figures.json
     python3 bench/run.py --kind opaque
+    python3 bench/run.py --streams 16 --connections 4
+    python3 bench/run.py --kind opaque --bulk --connections 1
+    python3 bench/run.py --hop
+    python3 bench/run.py --memory
 """
 import argparse, json, os, pathlib, shutil, signal, statistics, subprocess, sys, tempfile, time
 
@@ -30,11 +34,16 @@ def arguments():
     p.add_argument('--rounds', type=int, default=3)
     p.add_argument('--body', type=int, default=100, help='bytes in a response')
     p.add_argument('--kind', choices=['http', 'opaque'], default='http')
+    p.add_argument('--streams', type=int, help='speak HTTP/2, with so many requests at a time on each connection')
+    p.add_argument('--bulk', action='store_true', help='bytes in one direction instead of requests')
+    p.add_argument('--hop', action='store_true', help='one proxy beside the server instead of a pair')
+    p.add_argument('--memory', action='store_true', help='what connections cost one proxy beside the server in memory')
     p.add_argument('--cores', type=int, default=1, help='worker threads of each proxy')
     p.add_argument('--json', type=pathlib.Path, help='write all figures there')
     a = p.parse_args()
     a.connections = [int(c) for c in a.connections.split(',')]
     a.proxies = dict(entry.split('=', 1) for entry in a.proxy) or {'weft': str(a.bin/'weft-proxy')}
+    a.hop |= a.memory
     return a
 
 
@@ -50,6 +59,8 @@ class Pair:
 
     def __init__(self, args, number, name, proxy, folder):
         self.args, self.name, self.proxy = args, name, proxy
+        self.sides = ('server',) if args.hop else ('server', 'client')
+        self.to = f'{SERVER_IP if proxy is None or args.hop else SERVICE_IP}:{PORT}'
         self.folder = folder/name
         self.folder.mkdir()
         self.spaces = {side: f'wb{os.getpid()}-{number}{side[0]}' for side in ('client', 'server')}
@@ -76,8 +87,16 @@ class Pair:
             run('ip', '-n', space, 'addr', 'add', f'{ip}/24', 'dev', 'eth0')
             run('ip', '-n', space, 'link', 'set', 'lo', 'up')
             run('ip', '-n', space, 'link', 'set', 'eth0', 'up')
-        self.spawn('server', 'app', [bins/'weft-sample', 'bench-server', '--listen', f'{SERVER_IP}:{PORT}', '--body', a.body])
+        self.spawn('server', 'app', [bins/'weft-sample', 'bench-server', '--listen', f'{SERVER_IP}:{PORT}', '--body', a.body,
+                                     *(['--sink'] if a.bulk else [])])
         if self.proxy is None:
+            return
+        if self.name in FOREIGN:
+            self.to = f'{SERVER_IP}:{HOP_PORT}'
+            config = self.folder/f'{self.name}.conf'
+            config.write_text(FOREIGN[self.name].format(folder=self.folder, port=HOP_PORT, server=f'{SERVER_IP}:{PORT}'))
+            self.proxies['server'] = self.spawn('server', 'proxy', [self.proxy, *FOREIGN_ARGUMENTS[self.name], config])
+            time.sleep(0.5)
             return
         pki = self.folder/'pki'
         run(bins/'bench-controller', 'prepare', pki, 'client', 'server')
@@ -86,14 +105,16 @@ class Pair:
                 os.chown(path, UID, UID)
         for path in (self.folder.parent, self.folder, pki):
             path.chmod(0o711)  # the proxies' user passes through
-        for side, ip in (('server', SERVER_IP), ('client', CLIENT_IP)):
+        ips = dict(server=SERVER_IP, client=CLIENT_IP)
+        for side in self.sides:
             self.spawn(side, 'controller', [bins/'bench-controller', 'serve', pki, '127.0.0.1:8086', f'{SERVICE_IP}:{PORT}',
                                             f'{SERVER_IP}:{PORT}', 'server', a.kind])
-        for side, ip in (('server', SERVER_IP), ('client', CLIENT_IP)):
+        for side in self.sides:
+            ip = ips[side]
             setpriv = ['setpriv', '--reuid', UID, '--regid', UID, '--clear-groups']
             self.proxies[side] = self.spawn(side, 'proxy', [*setpriv, self.proxy], env=self.environment(side, ip, pki))
             self.redirect(side)
-        for side in self.spaces:
+        for side in self.sides:
             self.wait_until_ready(side)
 
     def environment(self, side, ip, pki):
@@ -151,16 +172,43 @@ class Pair:
         return found
 
     def measure(self, connections):
-        to = f'{SERVICE_IP if self.proxy else SERVER_IP}:{PORT}'
-        before = self.cpu()
-        out = run(*self.inside('client', self.args.bin/'weft-sample', 'bench-client', '--to', to, '--connections', connections,
-                               '--duration', f'{self.args.seconds}s', '--warmup', '1s'))
+        a, before = self.args, self.cpu()
+        more = ['--streams', a.streams] if a.streams else ['--bulk'] if a.bulk else []
+        out = run(*self.inside('client', a.bin/'weft-sample', 'bench-client', '--to', self.to, '--connections', connections,
+                               '--duration', f'{a.seconds}s', '--warmup', '1s', *more))
         report = json.loads(out)
         # Divided by the requests of the whole run, since the CPU time is that of the whole run.
         report['cpu_us'] = (self.cpu() - before) * 1e6 / max(1, report['requests_in_all']) if self.proxy else 0
         if report['errors']:
             print(f'{self.name}: {report["errors"]} errors, the first: {report.get("first_error")}', file=sys.stderr)
         return report
+
+    def hold(self, connections):
+        """Resident megabytes with so many connections open that had one request each."""
+        client = self.spawn('client', 'hold', [self.args.bin/'weft-sample', 'bench-client', '--to', self.to, '--connections',
+                                               connections, '--duration', '600s', '--hold'])
+        log = self.folder/'hold-client.log'
+        while 'held' not in log.read_text():
+            if client.poll() is not None:
+                raise SystemExit(f'{self.name}: {log.read_text()}')
+            time.sleep(0.1)
+        time.sleep(4)  # pools towards the application shrink by themselves
+        found = self.memory()
+        client.kill()
+        client.wait()
+        time.sleep(1)
+        return found
+
+    def busy(self, connections):
+        """The most resident megabytes while so many connections have a request under way all the time."""
+        client = self.spawn('client', 'busy', [self.args.bin/'weft-sample', 'bench-client', '--to', self.to, '--connections',
+                                               connections, '--duration', f'{self.args.seconds}s'])
+        most = {}
+        while client.poll() is None:
+            for side, now in self.memory().items():
+                most[side] = max(most.get(side, 0), now)
+            time.sleep(0.1)
+        return most
 
     def down(self):
         for p in self.processes:
@@ -170,6 +218,38 @@ class Pair:
             p.wait()
         for space in self.made:
             subprocess.run(['ip', 'netns', 'del', space], capture_output=True)
+
+
+HOP_PORT = 9090
+FOREIGN_ARGUMENTS = dict(haproxy=['-db', '-f'], nginx=['-c'])
+FOREIGN = dict(
+    haproxy="""global
+  nbthread 1
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+  http-reuse always
+frontend f
+  bind :{port}
+  default_backend b
+backend b
+  server s {server}
+""",
+    nginx="""worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections 20000; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  keepalive_requests 1000000000;
+  upstream s {{ server {server}; keepalive 256; keepalive_requests 1000000000; }}
+  server {{ listen {port}; location / {{ proxy_pass http://s; proxy_http_version 1.1; proxy_set_header Connection ""; }} }}
+}}
+""")
 
 
 def main():
@@ -183,11 +263,22 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` runs
     pairs, folder = [], pathlib.Path(tempfile.mkdtemp(prefix='weft-bench-'))
     try:
-        for number, (name, proxy) in enumerate([('direct', None), *args.proxies.items()]):
+        subjects = [('direct', None), *args.proxies.items()]
+        if args.memory:
+            del subjects[0]
+        elif args.hop:
+            subjects += [(name, shutil.which(name)) for name in FOREIGN if shutil.which(name)]
+        for number, (name, proxy) in enumerate(subjects):
             pair = Pair(args, number, name, proxy and str(pathlib.Path(proxy).resolve()), folder)
             pairs.append(pair)
             pair.up()
         idle = {pair.name: pair.memory() for pair in pairs if pair.proxy}
+        if args.memory:
+            print('| resident MB of one proxy | idle | 1,000 active connections | 10,000 idle connections |\n|---|---|---|---|')
+            for pair in pairs:
+                busy, held = pair.busy(1000), pair.hold(10000)
+                print(f'| {pair.name} | {idle[pair.name]["server"]} | {busy["server"]} | {held["server"]} |')
+            return
         reports = {}
         for _ in range(args.rounds):
             for connections in args.connections:
@@ -206,8 +297,14 @@ def main():
                          p50_us=middle('p50_us'), p99_us=middle('p99_us'), cpu_us=round(middle('cpu_us'), 1),
                          cpu_us_range=[round(f(r['cpu_us'] for r in rounds), 1) for f in (min, max)],
                          errors=sum(r['errors'] for r in rounds)))
-    print(f'HTTP/1.1 keep-alive, {args.kind}, {args.body} bytes, {args.cores} worker(s) a proxy, medians of {args.rounds} rounds of {args.seconds} s')
-    print('| subject | connections | requests/s | p50 ms | p99 ms | CPU µs/request (both proxies) | errors |\n|---|---|---|---|---|---|---|')
+    if args.bulk:
+        what, each = f'{args.kind}, bytes in one direction, a "request" is 64 KiB', '64 KiB'
+    else:
+        http = f'HTTP/2, {args.streams} streams a connection' if args.streams else 'HTTP/1.1 keep-alive'
+        what, each = f'{http}, {args.kind}, {args.body} bytes', 'request'
+    proxies = 'the proxy' if args.hop else 'both proxies'
+    print(f'{what}, {args.cores} worker(s) a proxy, medians of {args.rounds} rounds of {args.seconds} s')
+    print(f'| subject | connections | {each}s/s | p50 ms | p99 ms | CPU µs/{each} ({proxies}) | errors |\n|---|---|---|---|---|---|---|')
     for r in rows:
         cpu = f'{r["cpu_us"]} ({r["cpu_us_range"][0]}–{r["cpu_us_range"][1]})' if r['subject'] != 'direct' else '–'
         print(f'| {r["subject"]} | {r["connections"]} | {r["requests_per_second"]:,} | {r["p50_us"]/1e3:.2f} | {r["p99_us"]/1e3:.2f} | {cpu} | {r["errors"]} |')

@@ -1,8 +1,15 @@
 //! The two ends of `bench/`: a server and a client that cost as little as possible, so that what lies between them
-//! can be measured. HTTP/1.1 keep-alive, one request at a time on each connection.
+//! can be measured. HTTP/1.1 keep-alive with one request at a time on each connection, HTTP/2 with some streams on each,
+//! or bytes of no meaning in one direction.
 
 use crate::{Error, error::within, histogram::Histogram, serve::listen};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::{client, server, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::{
+    convert::Infallible,
     io::Write as _,
     net::SocketAddr,
     sync::Arc,
@@ -15,7 +22,7 @@ use tokio::{
     task::JoinSet,
 };
 
-const MAX_CONNECTIONS: usize = 4096;
+const MAX_CONNECTIONS: usize = 16_384;
 const HEAD_BYTES: usize = 16 * 1024;
 const IDLE: Duration = Duration::from_secs(120);
 
@@ -27,16 +34,28 @@ pub struct ServerOptions {
     /// Bytes in every body
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=16_777_216))]
     pub body: u32,
+    /// Read and forget whatever comes, instead of answering
+    #[arg(long)]
+    pub sink: bool,
 }
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct ClientOptions {
     /// HOST:PORT to call
     #[arg(long)]
     pub to: String,
     /// Connections, each with one request at a time
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16_384))]
     pub connections: u16,
+    /// Speak HTTP/2, with so many requests at a time on each connection
+    #[arg(long, conflicts_with = "bulk", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub streams: Option<u16>,
+    /// Send bytes to a sink instead of requests; a "request" is then 64 KiB
+    #[arg(long)]
+    pub bulk: bool,
+    /// Open the connections, send one request on each, say so, and keep them open for the duration
+    #[arg(long, conflicts_with_all = ["bulk", "streams"])]
+    pub hold: bool,
     /// How long to measure
     #[arg(long, default_value = "10s", value_parser = crate::text::duration)]
     pub duration: Duration,
@@ -50,7 +69,18 @@ pub struct ClientOptions {
 
 /// Answers until the process is ended.
 pub async fn serve(options: ServerOptions) -> Result<(), Error> {
-    respond_to_all(listen(options.listen).await?, options.body).await
+    let listener = listen(options.listen).await?;
+    if options.sink { swallow_all(listener).await } else { respond_to_all(listener, options.body).await }
+}
+
+async fn swallow_all(listener: TcpListener) -> Result<(), Error> {
+    loop {
+        let (mut socket, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 256 * 1024];
+            while matches!(socket.read(&mut buffer).await, Ok(1..)) {}
+        });
+    }
 }
 
 async fn respond_to_all(listener: TcpListener, body: u32) -> Result<(), Error> {
@@ -68,15 +98,21 @@ async fn respond_to_all(listener: TcpListener, body: u32) -> Result<(), Error> {
         let response = response.clone();
         tokio::spawn(async move {
             // The client counts what fails.
-            let _ = respond(socket, &response).await;
+            let _ = respond(socket, &response, body).await;
             drop(slot);
         });
     }
 }
 
 /// Requests have no body, so each ends with an empty line; anything else is not for this server.
-async fn respond(mut socket: TcpStream, response: &[u8]) -> Result<(), Error> {
+async fn respond(mut socket: TcpStream, response: &[u8], body: u32) -> Result<(), Error> {
     socket.set_nodelay(true)?;
+    let mut first = [0; 3];
+    if within("waiting for a request", IDLE, async { Ok(socket.peek(&mut first).await?) }).await? == 3
+        && first == *b"PRI"
+    {
+        return respond_h2(socket, body).await;
+    }
     let mut buffer = vec![0; HEAD_BYTES];
     let mut filled = 0;
     loop {
@@ -95,6 +131,18 @@ async fn respond(mut socket: TcpStream, response: &[u8]) -> Result<(), Error> {
             return Err(Error::TooLong { limit: HEAD_BYTES });
         }
     }
+}
+
+async fn respond_h2(socket: TcpStream, body: u32) -> Result<(), Error> {
+    let body = Bytes::from(vec![b'x'; body as usize]);
+    let answer = service_fn(move |_request| {
+        let body = Full::new(body.clone());
+        async move { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let mut serving = server::conn::http2::Builder::new(TokioExecutor::new());
+    // The client counts what fails.
+    let _ended = serving.timer(TokioTimer::new()).serve_connection(TokioIo::new(socket), answer).await;
+    Ok(())
 }
 
 /// What one run found, printed as a line of JSON.
@@ -118,6 +166,9 @@ struct Report {
 
 /// Sends requests as fast as the connections allow and prints a report.
 pub async fn measure(options: ClientOptions) -> Result<(), Error> {
+    if options.hold {
+        return hold(&options).await;
+    }
     let report = run(&options).await?;
     let line = serde_json::to_string(&report).map_err(std::io::Error::from)?;
     writeln!(std::io::stdout(), "{line}").map_err(Error::Io)
@@ -128,7 +179,26 @@ async fn run(options: &ClientOptions) -> Result<Report, Error> {
     let until = began + options.duration;
     let mut workers = JoinSet::new();
     for _ in 0..options.connections {
-        workers.spawn(hammer(options.to.clone(), began, until, options.timeout));
+        match options.streams {
+            _ if options.bulk => {
+                workers.spawn(pour(options.to.clone(), began, until));
+            }
+            None => {
+                workers.spawn(hammer(options.to.clone(), began, until, options.timeout));
+            }
+            Some(streams) => {
+                let sender = multiplex(&options.to).await?;
+                for _ in 0..streams {
+                    workers.spawn(hammer_h2(
+                        sender.clone(),
+                        options.to.clone(),
+                        began,
+                        until,
+                        options.timeout,
+                    ));
+                }
+            }
+        }
     }
     let mut all = Worker::default();
     while let Some(worker) = workers.join_next().await {
@@ -186,6 +256,99 @@ async fn hammer(to: String, began: Instant, until: Instant, timeout: Duration) -
                 open = socket;
                 seen.requests += 1;
                 // The warm-up is not measured.
+                if sent >= began {
+                    seen.latency.add(sent.elapsed());
+                }
+            }
+            Err(error) => {
+                seen.errors += 1;
+                seen.first_error.get_or_insert_with(|| error.chain());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+    seen
+}
+
+/// Opens every connection, uses it once, and keeps it.
+async fn hold(options: &ClientOptions) -> Result<(), Error> {
+    let request = format!("GET / HTTP/1.1\r\nhost: {}\r\nuser-agent: weft-bench\r\n\r\n", options.to);
+    let mut held = Vec::with_capacity(options.connections.into());
+    let mut buffer = vec![0; 64 * 1024];
+    for _ in 0..options.connections {
+        let mut socket = dial(&options.to).await?;
+        let exchange = async {
+            socket.write_all(request.as_bytes()).await?;
+            receive(&mut socket, &mut buffer).await
+        };
+        within("a request", options.timeout, exchange).await?;
+        held.push(socket);
+    }
+    writeln!(std::io::stdout(), "{{\"held\":{}}}", held.len()).map_err(Error::Io)?;
+    tokio::time::sleep(options.duration).await;
+    Ok(())
+}
+
+/// Bytes in one direction, as fast as they are taken.
+async fn pour(to: String, began: Instant, until: Instant) -> Worker {
+    let mut seen = Worker::default();
+    let block = vec![b'x'; 64 * 1024];
+    let mut socket = match dial(&to).await {
+        Ok(socket) => socket,
+        Err(error) => {
+            return Worker { errors: 1, first_error: Some(error.chain()), ..Worker::default() };
+        }
+    };
+    while Instant::now() < until {
+        let sent = Instant::now();
+        if let Err(error) = socket.write_all(&block).await {
+            seen.errors += 1;
+            seen.first_error = Some(error.to_string());
+            break;
+        }
+        seen.requests += 1;
+        if sent >= began {
+            seen.latency.add(sent.elapsed());
+        }
+    }
+    seen
+}
+
+type Sender = client::conn::http2::SendRequest<Empty<Bytes>>;
+
+async fn multiplex(to: &str) -> Result<Sender, Error> {
+    let io = TokioIo::new(dial(to).await?);
+    let handshake = client::conn::http2::handshake(TokioExecutor::new(), io).await;
+    let (sender, connection) = handshake.map_err(std::io::Error::other)?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// One stream after another, until the end of the run.
+async fn hammer_h2(
+    mut sender: Sender,
+    to: String,
+    began: Instant,
+    until: Instant,
+    timeout: Duration,
+) -> Worker {
+    let mut seen = Worker::default();
+    while Instant::now() < until {
+        let sent = Instant::now();
+        let exchange = async {
+            let request = Request::get(format!("http://{to}/")).body(Empty::new());
+            let response = sender.send_request(request.map_err(std::io::Error::other)?).await;
+            let response = response.map_err(std::io::Error::other)?;
+            if response.status() != 200 {
+                let answer = response.status().to_string();
+                return Err(Error::Protocol { from: "the server".to_string(), answer });
+            }
+            response.into_body().collect().await.map_err(std::io::Error::other)?;
+            Ok(())
+        };
+        match within("a request", timeout, exchange).await {
+            Ok(()) => {
+                seen.requests += 1;
                 if sent >= began {
                     seen.latency.add(sent.elapsed());
                 }
@@ -286,14 +449,19 @@ mod tests {
         let options = ClientOptions {
             to: addr.to_string(),
             connections: 2,
+            streams: None,
+            bulk: false,
+            hold: false,
             duration: Duration::from_millis(200),
             warmup: Duration::ZERO,
             timeout: Duration::from_secs(5),
         };
-        let report = run(&options).await.unwrap();
-        assert_eq!((report.errors, report.first_error), (0, None));
-        assert!(report.requests > 0);
-        assert!(report.p50_us <= report.p99_us && report.p99_us <= report.max_us);
+        for streams in [None, Some(3)] {
+            let report = run(&ClientOptions { streams, ..options.clone() }).await.unwrap();
+            assert_eq!((report.errors, report.first_error), (0, None));
+            assert!(report.requests > 0);
+            assert!(report.p50_us <= report.p99_us && report.p99_us <= report.max_us);
+        }
         server.abort();
     }
 }
