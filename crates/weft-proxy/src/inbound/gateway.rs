@@ -117,7 +117,7 @@ impl Gateway {
         let ended = tokio::select! {
             biased;
             fault = opaque::withdrawn(connection, &mut policy) => Err(fault),
-            ended = outbound::opaque::forward(&onward, io, None) => ended,
+            ended = outbound::opaque::forward(&onward, io, None, None) => ended,
         };
         match &ended {
             Ok(()) => story.ended("closed"),

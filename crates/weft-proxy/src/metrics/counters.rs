@@ -33,6 +33,7 @@ pub enum Count {
     SpanExports,
     SpanExportRequests,
     SpansDropped,
+    TransferCost,
 }
 
 /// Its name without `_total`, its labels, and what is counted.
@@ -165,6 +166,12 @@ pub(crate) const COUNTERS: &[Counters] = &[
     (Count::SpanExports, "opentelemetry_span_exports", &[], "Spans that a collector took"),
     (Count::SpanExportRequests, "opentelemetry_span_export_requests", &[], "Batches of spans that were sent"),
     (Count::SpansDropped, "weft_spans_dropped", &[], "Spans that no collector took"),
+    (
+        Count::TransferCost,
+        "outbound_tcp_transfer_cost_bytes",
+        &[&["op", "zone_locality"]],
+        "Bytes received from and sent to endpoints, by whether they are in this zone",
+    ),
 ];
 
 /// A family of plain gauges.

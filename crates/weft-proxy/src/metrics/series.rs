@@ -243,9 +243,16 @@ pub struct TcpSeries {
     written: Counter,
     /// By errno name; the empty name is an orderly end. Locked once per connection, for a copy of a few words.
     closed: Mutex<Vec<(&'static str, u64)>>,
+    /// Bytes received and sent by where the endpoint is, where that is known of one.
+    cost: OnceLock<[Arc<Counter>; 2]>,
 }
 
 impl TcpSeries {
+    /// Counts what passes by the endpoint's zone, too: bytes received and bytes sent.
+    pub fn costs(&self, cost: impl FnOnce() -> [Arc<Counter>; 2]) {
+        self.cost.get_or_init(cost);
+    }
+
     /// Counts a connection as open until the guard is dropped.
     pub fn open(self: Arc<Self>) -> OpenConnection {
         self.opened.add(1);
@@ -291,9 +298,15 @@ pub struct OpenConnection {
 impl OpenConnection {
     pub fn read(&self, bytes: u64) {
         self.series.read.add(bytes);
+        if let Some([received, _]) = self.series.cost.get() {
+            received.add(bytes);
+        }
     }
     pub fn written(&self, bytes: u64) {
         self.series.written.add(bytes);
+        if let Some([_, sent]) = self.series.cost.get() {
+            sent.add(bytes);
+        }
     }
     /// The error that ends it, by its system name (`ECONNRESET`).
     pub fn errno(&mut self, name: &'static str) {

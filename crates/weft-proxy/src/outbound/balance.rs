@@ -39,6 +39,8 @@ pub(crate) struct Balancer {
     /// `None`: all have the same.
     weights: RefCell<Option<Weights>>,
     pub(crate) used: Cell<Instant>,
+    /// Who waits for the first answer.
+    waiting: Cell<usize>,
     /// Its families, once for each service that it serves; mostly one.
     counted: RefCell<Vec<Counted>>,
 }
@@ -58,6 +60,7 @@ impl Balancer {
             members: RefCell::default(),
             weights: RefCell::default(),
             used: Cell::new(Instant::now()),
+            waiting: Cell::new(0),
             counted: RefCell::default(),
         })
     }
@@ -188,16 +191,22 @@ impl Balancer {
         state
     }
 
-    /// An endpoint that was not tried yet. Waits for the first answer to the name at most `limit`; where the answer is
+    /// An endpoint that was not tried yet. Waits for the first answer to the name as long as `queue` allows; where the answer is
     /// known to be of no use, fails at once and says why.
     pub(crate) async fn pick(
         &self,
         worker: &Worker,
         tried: &[Rc<Member>],
-        limit: Duration,
+        queue: Queue,
     ) -> Result<Rc<Member>, Fault> {
         self.used.set(Instant::now());
-        let state = self.first_answer(worker, limit).await;
+        if self.waiting.get() >= queue.capacity {
+            let fault = Fault::new(Code::Overloaded).in_phase(Phase::Queue).about(&self.path);
+            return Err(fault.fact("waiting", self.waiting.get()));
+        }
+        let waits = Waits::new(&self.waiting);
+        let state = self.first_answer(worker, queue.limit).await;
+        drop(waits);
         self.choose(worker, tried).ok_or_else(|| self.nothing(&state, tried))
     }
 
@@ -324,6 +333,28 @@ fn last_resort(
 ) -> Option<Rc<Member>> {
     let oldest = |m: &&Rc<Member>| m.down().map(|down| down.tried);
     members.iter().filter(|m| untried(m) && m.is_last_resort(now)).min_by_key(oldest).cloned()
+}
+
+/// How long, and how many at a time, may wait for the endpoints of a name.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    pub(crate) limit: Duration,
+    pub(crate) capacity: usize,
+}
+
+struct Waits<'a>(&'a Cell<usize>);
+
+impl<'a> Waits<'a> {
+    fn new(waiting: &'a Cell<usize>) -> Self {
+        waiting.set(waiting.get() + 1);
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
 }
 
 const NOT_PROVIDED: NoTls = NoTls::NotProvidedByServiceDiscovery;

@@ -257,6 +257,17 @@ fn target(
         mesh.metrics.counter(Count::PlaintextInCluster, &Labels::new().with("reason", reason)).add(1);
     }
     let labels = tcp_labels(mesh, endpoint, unidentified);
+    let series = mesh.metrics.tcp(&labels.clone().with("peer", "dst").dst(endpoint.labels.iter()));
+    series.costs(|| {
+        let zone = match endpoint.labels.get("zone_locality").map(String::as_str) {
+            Some(zone @ ("local" | "remote")) => zone,
+            _ => "unknown",
+        };
+        ["recv", "send"].map(|op| {
+            let labels = Labels::new().with("op", op).with("zone_locality", zone);
+            mesh.metrics.counter(Count::TransferCost, &labels)
+        })
+    });
     let target = Target {
         addr: if local { endpoint.addr } else { endpoint.dial_addr() },
         names: endpoint.addr,
@@ -269,7 +280,7 @@ fn target(
             user_timeout: config.outbound.sockets.connect_user_timeout,
             mark: None,
         },
-        series: mesh.metrics.tcp(&labels.clone().with("peer", "dst").dst(endpoint.labels.iter())),
+        series,
     };
     Ok((target, labels))
 }

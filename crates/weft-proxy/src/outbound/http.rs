@@ -43,6 +43,7 @@ pub(super) mod refusing;
 mod retry;
 mod route;
 mod send;
+mod withdrawn;
 mod words;
 
 /// Endpoints that are tried for one request.
@@ -69,7 +70,12 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
     let mesh = connection.worker.mesh.clone();
     let detail = if mesh.config.outbound.informational_headers { Detail::Full } else { Detail::Nothing };
     let requests = requests(connection, detail);
-    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests).await
+    let serving = server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests.clone());
+    tokio::select! {
+        biased;
+        ended = serving => ended,
+        never = requests.close_when_withdrawn() => match never {},
+    }
 }
 
 /// What answers the requests of one connection.

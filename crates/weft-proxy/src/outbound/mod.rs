@@ -2,6 +2,7 @@
 
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+mod first;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod opaque;
@@ -21,6 +22,7 @@ use crate::{
 };
 use balance::Balancer;
 use endpoint::Member;
+use first::Early;
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -191,6 +193,7 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
     connection.story.event(Phase::Discover, connection.found(&now));
 
     // 3. Which protocol? The destination may say so; the bytes say the rest.
+    let mut early = None;
     let opaque_by_profile = now.profile.as_ref().is_some_and(|profile| profile.opaque);
     let (protocol, sni) = match &now.policy.protocol {
         // Whatever the address is, a request may be for another service.
@@ -208,7 +211,16 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
         },
         OutboundProtocol::Detect { .. } => {
             let begun = Instant::now();
-            let detected = detect::protocol(&mut stream, limit).await;
+            let (detected, spoken) = match Early::of(&connection, &now) {
+                None => (detect::protocol(&mut stream, limit).await, None),
+                // Whoever speaks first decides.
+                Some(server) => tokio::select! {
+                    biased;
+                    detected = detect::protocol(&mut stream, limit) => (detected, None),
+                    () = server.speaks() => (Ok((Protocol::Opaque, None)), server.taken()),
+                },
+            };
+            early = spoken;
             let labels = Labels::new().object("parent", &now.policy.meta);
             report::detected(&mesh.metrics, Direction::Outbound, &labels, &detected, begun.elapsed());
             let (protocol, late) = detected?;
@@ -242,7 +254,7 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
 
     // 4. Forward: per request, or once.
     match protocol {
-        Protocol::Opaque => Box::pin(opaque::relay(connection, io, sni)).await,
+        Protocol::Opaque => Box::pin(opaque::relay(connection, io, sni, early)).await,
         Protocol::Http1 | Protocol::Http2 => http::relay(connection, io, protocol).await,
     }
 }

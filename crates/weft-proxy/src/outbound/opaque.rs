@@ -1,6 +1,6 @@
 //! Outbound bytes of any kind: one endpoint per connection.
 
-use super::{Connection, endpoint::Member};
+use super::{Connection, balance::Queue, endpoint::Member};
 use crate::{
     discovery::Destination,
     io::Io,
@@ -29,8 +29,14 @@ mod words;
 /// Endpoints that are tried for one connection.
 const TRIES: usize = 3;
 
-pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String>) -> Result<(), Fault> {
-    let ended = forward(&connection, &mut io, sni).await;
+/// `early`: a server that spoke before the client did, and the connection on which it spoke.
+pub(super) async fn relay(
+    connection: Connection,
+    mut io: Io,
+    sni: Option<String>,
+    early: Option<(Rc<Member>, Io)>,
+) -> Result<(), Fault> {
+    let ended = forward(&connection, &mut io, sni, early).await;
     if ended.is_err() {
         // The application must not take an orderly end for a complete answer.
         io.abort();
@@ -39,7 +45,12 @@ pub(super) async fn relay(connection: Connection, mut io: Io, sni: Option<String
 }
 
 /// As [`relay`], for a connection that others own.
-pub(crate) async fn forward(connection: &Connection, io: &mut Io, sni: Option<String>) -> Result<(), Fault> {
+pub(crate) async fn forward(
+    connection: &Connection,
+    io: &mut Io,
+    sni: Option<String>,
+    early: Option<(Rc<Member>, Io)>,
+) -> Result<(), Fault> {
     // 1. The route, and what it allows.
     let destination = connection.usable_destination().await;
     let route = route(&destination, sni.as_deref())
@@ -51,7 +62,7 @@ pub(crate) async fn forward(connection: &Connection, io: &mut Io, sni: Option<St
     let labels = Labels::new().object("parent", &destination.policy.meta).route(&route.meta);
     let counted = connection.worker.mesh.metrics.transport_route(transport, &labels);
     counted.open();
-    let ended = take(connection, io, &destination, route, balanced).await;
+    let ended = take(connection, io, &destination, route, balanced, early).await;
     counted.close(match &ended {
         Ok(()) => Closed::Orderly,
         Err(fault) => match fault.code() {
@@ -71,6 +82,7 @@ async fn take(
     destination: &Destination,
     route: &OpaqueRoute,
     balanced: Balanced,
+    early: Option<(Rc<Member>, Io)>,
 ) -> Result<(), Fault> {
     if let Some(refusal) = &route.refuses {
         let fault = |code| Fault::new(code).in_phase(Phase::Route).about(connection.dst);
@@ -87,7 +99,14 @@ async fn take(
     connection.story.event(Phase::Route, format!("{}, to {}", route.meta, backend.backend.meta));
 
     // 2. An endpoint that takes the connection. Nothing was sent before it does, so others may be tried.
-    let (member, server) = connection.connect(backend, destination.strict, balanced).await?;
+    let (member, server) = match early {
+        Some((member, server)) => {
+            member.tell(&connection.story);
+            connection.story.event(Phase::Detect, "the server spoke first");
+            (member, server)
+        }
+        None => connection.connect(backend, destination.strict, balanced).await?,
+    };
     let _load = member.load(None);
     let (mut server, refused) = Heard::new(server, connection.may_be_refused(&member));
 
@@ -142,13 +161,15 @@ impl Connection {
             Distribution::FirstAvailable(backends) => backends
                 .iter()
                 .find(|b| worker.may_serve(&b.backend))
-                // None may serve: the first says why.
+                // Failover is what this distribution is for. If none may serve, the first says why.
                 .or(backends.first())
                 .ok_or_else(none),
             Distribution::RandomAvailable(backends) => {
                 if let [(only, _)] = backends.as_slice() {
                     return Ok(only);
                 }
+                // A backend that is known to have nothing gets no share: its weight is the others'. Its requests would fail
+                // while there are servers that could answer them; once it has endpoints it has its share again.
                 let weight = |usable: bool| {
                     let all = backends.iter().filter(|(b, _)| !usable || worker.may_serve(&b.backend));
                     all.map(|(_, weight)| u64::from(*weight)).sum::<u64>()
@@ -189,7 +210,12 @@ impl Connection {
                 let parent = self.destination.get().policy.meta.clone();
                 let series = balancer.counts(&self.worker, &parent, &backend.backend.meta, balanced);
                 let (asked, begun) = (series.asked(limit), Instant::now());
-                let picked = balancer.pick(&self.worker, tried, limit).await;
+                let config = &self.worker.mesh.config.outbound;
+                let queue = match balanced {
+                    Balanced::Http => config.queue_capacity,
+                    Balanced::Tcp | Balanced::Tls => config.tcp_queue_capacity,
+                };
+                let picked = balancer.pick(&self.worker, tried, Queue { limit, capacity: queue }).await;
                 asked.served(picked.is_ok(), begun.elapsed());
                 picked
             }

@@ -14,3 +14,4 @@ mod permits;
 mod process;
 mod profiles;
 mod retries;
+mod routes;

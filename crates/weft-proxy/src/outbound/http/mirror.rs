@@ -5,7 +5,7 @@ use super::{Requests, ask::Kind, send};
 use crate::{
     http::{body::Body, pool, replay::Replay},
     metrics::{Count, labels::Labels},
-    outbound::{Worker, load::Load},
+    outbound::{Worker, balance::Queue, load::Load},
 };
 use http::Request;
 use http_body_util::BodyExt;
@@ -74,7 +74,10 @@ impl Copy {
             return "incomplete";
         }
         let request = self.request.map(|_| self.kept.copy());
-        let picked = worker.balancer(&mirror.path, EwmaConfig::DEFAULT).pick(worker, &[], LIMIT).await;
+        let picked = worker
+            .balancer(&mirror.path, EwmaConfig::DEFAULT)
+            .pick(worker, &[], Queue { limit: LIMIT, capacity: AT_ONCE })
+            .await;
         let Ok(member) = picked else { return "no endpoint" };
         let load = Load::new(&member, None);
         let Ok(mut answered) = send::exchange(&member, request, &self.kind).await else { return "failed" };
