@@ -2,7 +2,7 @@
 //! client is still silent; if the server says something, the bytes are nobody's HTTP.
 
 use super::{Connection, endpoint::Member, main_backend};
-use crate::{discovery::Destination, http::pool::Pool, io::Io};
+use crate::{connect::Sessions, discovery::Destination, http::pool::Pool, io::Io};
 use std::{cell::RefCell, future::pending, rc::Rc, time::Duration};
 use weft_model::{
     meta::Meta,
@@ -51,7 +51,7 @@ impl Early {
     async fn dial(&self) -> Option<Io> {
         let pool: &Rc<Pool> = self.member.pool.as_ref().ok()?;
         // What goes wrong here is found out again, and told, when the client speaks.
-        Some(pool.dial(None).await.ok()?.0)
+        Some(pool.dial(Sessions::OPAQUE).await.ok()?.0)
     }
 
     /// The connection on which the server has spoken.

@@ -39,7 +39,16 @@ async fn hello(pki: &Pki, name: &str) -> Vec<u8> {
     let (own, name) = (pki.credentials(&pki::identity("web", "shop")), Identity::parse(name).unwrap());
     let asking = tokio::task::spawn_local(async move {
         let tcp = TcpStream::connect(addr).await.unwrap();
-        drop(weft_tls::handshake::connect(own.client(), tcp, &name, &name, false).await);
+        drop(
+            weft_tls::handshake::connect(
+                own.client(),
+                tcp,
+                &name,
+                &name,
+                weft_tls::handshake::Offer::Nothing,
+            )
+            .await,
+        );
     });
     let (mut io, _) = listener.accept().await.unwrap();
     let hello = record(&mut io).await;
