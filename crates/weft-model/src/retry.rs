@@ -188,7 +188,7 @@ impl Bucket {
         let number = self.number(now);
         let live = |slot: &AtomicU64| {
             let (of, balance) = unpack(slot.load(Relaxed));
-            (number.wrapping_sub(of) < SLOTS as u32).then_some(balance).unwrap_or(0)
+            if number.wrapping_sub(of) < SLOTS as u32 { balance } else { 0 }
         };
         let free = f64::from(self.budget.min_per_second) * self.budget.ttl.as_secs_f64() * TOKEN as f64;
         if self.slots.iter().map(live).sum::<i64>().saturating_add(free as i64) < TOKEN {
@@ -206,11 +206,13 @@ impl Bucket {
     fn change(&self, by: i64, now: Duration) {
         let number = self.number(now);
         let slot = &self.slots[number as usize % SLOTS];
-        slot.update(Relaxed, Relaxed, |packed| {
+        let change = |packed| {
             let (of, balance) = unpack(packed);
             let balance = if of == number { balance } else { 0 };
-            pack(number, balance.saturating_add(by))
-        });
+            Some(pack(number, balance.saturating_add(by)))
+        };
+        // It is never declined.
+        let _always = slot.fetch_update(Relaxed, Relaxed, change);
     }
 }
 

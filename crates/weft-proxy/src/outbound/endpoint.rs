@@ -259,10 +259,8 @@ fn target(
     let labels = tcp_labels(mesh, endpoint, unidentified);
     let series = mesh.metrics.tcp(&labels.clone().with("peer", "dst").dst(endpoint.labels.iter()));
     series.costs(|| {
-        let zone = match endpoint.labels.get("zone_locality").map(String::as_str) {
-            Some(zone @ ("local" | "remote")) => zone,
-            _ => "unknown",
-        };
+        let zone = endpoint.labels.get("zone_locality").map(String::as_str);
+        let zone = zone.filter(|zone| ["local", "remote"].contains(zone)).unwrap_or("unknown");
         ["recv", "send"].map(|op| {
             let labels = Labels::new().with("op", op).with("zone_locality", zone);
             mesh.metrics.counter(Count::TransferCost, &labels)

@@ -80,11 +80,14 @@ fn retried() -> HttpRule {
     HttpRule { retry: Some(policy()), ..rule(balance(PATH)) }
 }
 
+/// The head and body of a request.
+type Got = (String, Vec<u8>);
+
 /// A server that gives these answers, one after the other and the last one for ever, and keeps what it was sent.
 #[derive(Clone)]
 pub(crate) struct Scripted {
     pub(crate) addr: SocketAddr,
-    pub(crate) got: Rc<RefCell<Vec<(String, Vec<u8>)>>>,
+    pub(crate) got: Rc<RefCell<Vec<Got>>>,
 }
 
 pub(crate) async fn scripted(answers: &[&'static str]) -> Scripted {
