@@ -34,8 +34,8 @@ pub(crate) struct Pool {
     idle_limit: Duration,
     max_idle: usize,
     peer: Cell<Peer>,
-    /// Leases of requests that are carried as they are.
-    carried: Cell<usize>,
+    /// So many requests are under way that they share one connection.
+    crowded: Cell<bool>,
 }
 
 /// What is known of whoever answers there.
@@ -55,9 +55,11 @@ pub(crate) enum Carriage {
     OverH2,
 }
 
-/// Connections on which HTTP/1 goes as it is, to one peer from one worker. A burst beyond them shares the one HTTP/2
-/// connection: handshakes for each of its requests would cost more than they save.
-const CARRIED: usize = 64;
+/// From so many requests under way to one peer they share the one HTTP/2 connection: writes are then shared, too, and
+/// handshakes for each request of a burst would cost more than they save.
+const CROWDED: usize = 48;
+/// Back below so many, each has a connection again.
+const UNCROWDED: usize = 24;
 
 /// An HTTP/2 connection without a new request for so long is let go; its last streams end it.
 const H2_IDLE: Duration = Duration::from_secs(60);
@@ -112,22 +114,12 @@ impl Failed {
 pub(crate) struct Lease {
     pool: Rc<Pool>,
     client: h1::Client,
-    _carried: Option<Carried>,
-}
-
-/// Counts a request that is carried as it is.
-struct Carried(Rc<Pool>);
-
-impl Drop for Carried {
-    fn drop(&mut self) {
-        self.0.carried.set(self.0.carried.get().saturating_sub(1));
-    }
 }
 
 impl Lease {
     /// `clean`: the response came whole.
     pub(crate) fn end(self, clean: bool) {
-        let Lease { pool, client, _carried } = self;
+        let Lease { pool, client } = self;
         let mut idle = pool.idle.borrow_mut();
         if clean && !pool.retired.get() && client.is_reusable() && idle.len() < pool.max_idle {
             idle.push(Idle { client, since: Instant::now(), made: None });
@@ -147,7 +139,7 @@ impl Pool {
             idle_limit,
             max_idle,
             peer: Cell::new(Peer::Unknown),
-            carried: Cell::new(0),
+            crowded: Cell::new(false),
         })
     }
 
@@ -200,10 +192,6 @@ impl Pool {
         alone: bool,
     ) -> Result<Answered, Failed> {
         self.used.set(Instant::now());
-        let mut carried = (self.peer.get() == Peer::Weft).then(|| {
-            self.carried.set(self.carried.get() + 1);
-            Carried(self.clone())
-        });
         let (head, body) = request.into_parts();
         let resendable = resendable(&head, &body);
         let mut body = Some(body);
@@ -220,8 +208,7 @@ impl Pool {
             };
             let lost = match client.send(&head, &mut body, self.target.role).await {
                 Ok(response) => {
-                    let lease =
-                        (!alone).then(|| Lease { pool: self.clone(), client, _carried: carried.take() });
+                    let lease = (!alone).then(|| Lease { pool: self.clone(), client });
                     return Ok(Answered { response, lease, made });
                 }
                 Err(lost) => lost,
@@ -300,16 +287,19 @@ impl Pool {
         if self.peer.get() == Peer::Weft { self.idle_limit.max(H2_IDLE) } else { self.idle_limit }
     }
 
-    /// How HTTP/1 goes to the peer's proxy. Connects where that is not known yet; the connection is used next.
-    pub(crate) async fn carriage(self: &Rc<Self>) -> Result<Carriage, Fault> {
+    /// How HTTP/1 goes to the peer's proxy, with so many requests under way. Connects where that is not known yet; the
+    /// connection is used next.
+    pub(crate) async fn carriage(self: &Rc<Self>, under_way: usize) -> Result<Carriage, Fault> {
         if !self.mesh.config.outbound.weft_http1 {
             return Ok(Carriage::OverH2);
         }
         if self.peer.get() == Peer::Unknown {
             self.attempt(Sessions::CARRIED).await?;
         }
-        let spare = !self.idle.borrow().is_empty() || self.carried.get() < CARRIED;
-        Ok(if self.peer.get() == Peer::Weft && spare { Carriage::AsIs } else { Carriage::OverH2 })
+        let bound = if self.crowded.get() { UNCROWDED } else { CROWDED };
+        self.crowded.set(under_way >= bound);
+        let as_is = self.peer.get() == Peer::Weft && !self.crowded.get();
+        Ok(if as_is { Carriage::AsIs } else { Carriage::OverH2 })
     }
 
     /// The one HTTP/2 connection, and how it came about if this caller had to wait for it.

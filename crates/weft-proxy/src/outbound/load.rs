@@ -36,6 +36,11 @@ impl Standing {
         cost(self.ewma.get().estimate_us(now_us), self.pending.get())
     }
 
+    /// Requests under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.pending.get()
+    }
+
     pub(super) fn admits(&self, now: Instant) -> bool {
         self.breaker.borrow().admits(self.at(now))
     }

@@ -185,7 +185,7 @@ pub(super) async fn exchange(
     let named = endpoint.authority_override.as_ref().and_then(|name| override_authority(&mut request, name));
     let mut carries = kind.version != Version::HTTP_2 && !kind.upgrades && member.upgrades_http1();
     if carries && kind.version == Version::HTTP_11 {
-        match pool.carriage().await {
+        match pool.carriage(member.standing.under_way()).await {
             Ok(carriage) => carries = carriage == Carriage::OverH2,
             Err(fault) => {
                 if let Some(named) = named {
