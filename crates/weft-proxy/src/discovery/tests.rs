@@ -1,5 +1,7 @@
 //! The agent against a scripted controller, over loopback.
 
+mod founding;
+
 use super::{
     Destination, Discovery, EndpointsState, Lookup, Shared,
     agent::{self, Idle},
