@@ -147,6 +147,21 @@ async fn every_reason_for_no_answer_has_its_own_code() {
     let head = expect("502", Code::PeerNotTls).await;
     assert!(error_of(&head).contains("1 x TLS-003"), "a peer that speaks no TLS: {head}");
     assert!(proxy.told.doubts().contains(&(talks_addr, Code::PeerNotTls)));
+    // Metrics tell them apart as headers do.
+    let page = proxy.metrics().await;
+    let counted = |code: Code| {
+        let label = format!("code=\"{}\"", code.id());
+        page.lines().any(|line| line.starts_with("outbound_http_errors_total{") && line.contains(&label))
+    };
+    for code in [
+        Code::ServiceUnknown,
+        Code::NoEndpoints,
+        Code::ConnectRefused,
+        Code::HandshakeTimeout,
+        Code::PeerNotTls,
+    ] {
+        assert!(counted(code), "{code}\n{page}");
+    }
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
@@ -586,4 +601,21 @@ async fn an_http_1_0_client_keeps_its_connection_if_it_asks() {
     io.write_all(b"GET /a HTTP/1.0\r\nHost: store\r\n\r\n").await.unwrap();
     let rest = String::from_utf8(raw::read_all(&mut io).await.unwrap()).unwrap();
     assert!(rest.starts_with("HTTP/1.0 200") && !rest.contains("keep-alive"), "{rest}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_stock_proxys_bare_refusal_is_reason_enough_to_ask_again() {
+    let pki = Pki::new();
+    let bare = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\ndate: Mon, 30 Nov 2026 11:00:00 GMT\r\n\r\n";
+    let own = "HTTP/1.1 403 Forbidden\r\nserver: app\r\ncontent-length: 0\r\n\r\n";
+    for (answer, doubted) in [(bare, true), (own, false)] {
+        let addr = raw::answering(answer).await;
+        let proxy = client(&pki);
+        let unknown = PeerIdentity::Unknown(Unknown::Unmarked);
+        proxy.told.endpoints(PATH, known(&[Arc::new(Endpoint::bare(addr, unknown))]));
+        let (head, _) = ask(&proxy).await;
+        // It is passed on as it is: it may be the application's own.
+        assert!(head.starts_with("HTTP/1.1 403") && !head.contains("l5d-"), "{head}");
+        assert_eq!(proxy.told.doubts().iter().any(|(at, _)| *at == addr), doubted, "{head}");
+    }
 }

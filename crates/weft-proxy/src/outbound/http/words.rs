@@ -11,7 +11,7 @@ use crate::{
     outbound::endpoint::Member,
     report::{self, Who},
 };
-use http::Response;
+use http::{Response, StatusCode, header};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::outbound::{BackendKind, Endpoint, Endpoints, RouteBackend};
@@ -28,6 +28,10 @@ impl Requests {
         // A balanced client may go on: the next request takes another endpoint.
         if close.is_some() && endpoint.addr == connection.dst && member.meshed {
             self.closing.close();
+        }
+        if words.is_none() && !member.meshed && is_bare_refusal(response) {
+            // A stock proxy tells strangers no code. That proves nothing, but asking again costs little.
+            self.doubt(endpoint.addr, Code::NoRuleAllows);
         }
         let (Some(words), Some(code)) = (words, code) else { return };
         if code == Code::PlaintextRefused && !member.meshed {
@@ -124,6 +128,14 @@ fn code_of<B>(response: &Response<B>, meshed: bool) -> Option<Code> {
         Some(Code::PlaintextRefused) => first,
         _ => None,
     }
+}
+
+/// Is it such an answer as a proxy gives for itself to a stranger whom its policy refuses?
+fn is_bare_refusal<B>(response: &Response<B>) -> bool {
+    let head = response.headers();
+    let empty = head.get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    let own = |name: &header::HeaderName| *name != header::CONTENT_LENGTH && *name != header::DATE;
+    response.status() == StatusCode::FORBIDDEN && empty && !head.keys().any(own)
 }
 
 #[cfg(test)]
