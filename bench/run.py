@@ -108,7 +108,7 @@ class Pair:
         ips = dict(server=SERVER_IP, client=CLIENT_IP)
         for side in self.sides:
             self.spawn(side, 'controller', [bins/'bench-controller', 'serve', pki, '127.0.0.1:8086', f'{SERVICE_IP}:{PORT}',
-                                            f'{SERVER_IP}:{PORT}', 'server', a.kind])
+                                            f'{SERVER_IP}:{PORT}', 'server', 'hop' if a.hop else a.kind])
         for side in self.sides:
             ip = ips[side]
             setpriv = ['setpriv', '--reuid', UID, '--regid', UID, '--clear-groups']
@@ -238,6 +238,7 @@ backend b
   server s {server}
 """,
     nginx="""worker_processes 1;
+master_process off;
 daemon off;
 pid {folder}/nginx.pid;
 error_log {folder}/nginx.log;

@@ -1,5 +1,5 @@
-//! A controller for `bench/`: one service with one meshed endpoint, every port open to meshed callers, and the answers
-//! never change. It serves any proxy that speaks linkerd2-proxy-api, over plaintext on loopback.
+//! A controller for `bench/`: one service with one meshed endpoint, every port open to meshed callers (with `hop`, to all),
+//! and the answers never change. It serves any proxy that speaks linkerd2-proxy-api, over plaintext on loopback.
 //!
 //! `prepare DIR NAME…` makes a CA and, for each name, what a proxy of that name needs. `serve DIR …` answers.
 
@@ -53,7 +53,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Answers<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
 
 const USAGE: &str = "usage: bench-controller prepare DIR NAME…\n       \
-                     bench-controller serve DIR LISTEN SERVICE:PORT ENDPOINT:PORT NAME http|opaque";
+                     bench-controller serve DIR LISTEN SERVICE:PORT ENDPOINT:PORT NAME http|opaque|hop";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long detection may wait; the stock default.
 const DETECT: Duration = Duration::from_secs(10);
@@ -64,8 +64,8 @@ async fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
         ["prepare", dir, names @ ..] => prepare(Path::new(dir), names),
-        ["serve", dir, listen, service, endpoint, name, kind @ ("http" | "opaque")] => {
-            serve(Path::new(dir), listen, service, endpoint, name, *kind == "opaque").await
+        ["serve", dir, listen, service, endpoint, name, kind @ ("http" | "opaque" | "hop")] => {
+            serve(Path::new(dir), listen, service, endpoint, name, kind).await
         }
         _ => Err(USAGE.into()),
     };
@@ -108,6 +108,7 @@ struct Fixed {
     path: String,
     endpoint: Arc<Endpoint>,
     opaque: bool,
+    authn: Authn,
 }
 
 async fn serve(
@@ -116,9 +117,12 @@ async fn serve(
     service: &str,
     endpoint: &str,
     name: &str,
-    opaque: bool,
+    kind: &str,
 ) -> Result<()> {
-    let fixed = Fixed::new(dir, service, endpoint, name, opaque)?;
+    let mut fixed = Fixed::new(dir, service, endpoint, name, kind == "opaque")?;
+    if kind == "hop" {
+        fixed.authn = Authn::None;
+    }
     tonic::transport::Server::builder()
         .add_service(DestinationServer::new(fixed.clone()))
         .add_service(IdentityServer::new(fixed.clone()))
@@ -196,7 +200,14 @@ impl Fixed {
             ..Endpoint::bare(endpoint.parse()?, PeerIdentity::Meshed { server_name: id.clone(), id })
         };
         let path = format!("server.bench.svc.cluster.local:{}", service.port());
-        Ok(Fixed { ca: Arc::new(ca), service, path, endpoint: Arc::new(endpoint), opaque })
+        Ok(Fixed {
+            ca: Arc::new(ca),
+            service,
+            path,
+            endpoint: Arc::new(endpoint),
+            opaque,
+            authn: Authn::AnyTls,
+        })
     }
 
     fn outbound(&self, spec: &TrafficSpec) -> std::result::Result<ApiPolicy, Status> {
@@ -240,7 +251,7 @@ impl Fixed {
         let authorization = Authorization {
             meta: meta.clone(),
             networks: everywhere.into_iter().map(|net| Network { net, except: Vec::new() }).collect(),
-            authn: Authn::AnyTls,
+            authn: self.authn.clone(),
         };
         let protocol = if self.opaque {
             Protocol::Opaque
