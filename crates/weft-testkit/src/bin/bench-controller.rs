@@ -121,7 +121,7 @@ async fn serve(
 ) -> Result<()> {
     let mut fixed = Fixed::new(dir, service, endpoint, name, kind == "opaque")?;
     if kind == "hop" {
-        fixed.authn = Authn::None;
+        fixed.authn = Authn::Unauthenticated;
     }
     tonic::transport::Server::builder()
         .add_service(DestinationServer::new(fixed.clone()))
