@@ -4,7 +4,6 @@ use crate::{
     http::{Filter, HostMatch, HttpMatch, RequestParts, RouteSpecificity, best_match},
     identity::PeerIdentity,
     meta::Meta,
-    profile::ServiceProfile,
 };
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -273,17 +272,6 @@ pub fn find_route<'r>(
         }
     }
     best.map(|(_, route, rule)| (route, rule))
-}
-
-/// What `GetProfile` says about an address. A profile's opaque flag beats the policy.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Profile {
-    pub fully_qualified_name: Option<String>,
-    pub opaque: bool,
-    pub endpoint: Option<Arc<Endpoint>>,
-    pub parent: Option<Arc<Meta>>,
-    /// Routes and shares of a ServiceProfile, if there is one.
-    pub service: ServiceProfile,
 }
 
 /// What `Destination.Get` says: the whole set, replaced at each update.

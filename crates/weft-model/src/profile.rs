@@ -1,4 +1,4 @@
-//! What a ServiceProfile makes of the requests to a service.
+//! What is known of a destination besides its policy, and what a ServiceProfile makes of the requests to a service.
 
 use crate::{
     http::{PathMatch, RequestParts},
@@ -10,6 +10,17 @@ use crate::{
     retry::{Bucket, DEFAULT_BACKOFF, DEFAULT_REQUEST_BYTES, RetryBudget},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// What `GetProfile` says about an address. A profile's opaque flag beats the policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    pub fully_qualified_name: Option<String>,
+    pub opaque: bool,
+    pub endpoint: Option<Arc<Endpoint>>,
+    pub parent: Option<Arc<Meta>>,
+    /// Routes and shares of a ServiceProfile, if there is one.
+    pub service: ServiceProfile,
+}
 
 /// One route of a ServiceProfile: the first whose condition holds takes the request.
 #[derive(Clone, Debug, PartialEq)]

@@ -17,7 +17,8 @@ use tonic::{Code, Request, Response, Status};
 use weft_model::{
     identity::Identity,
     inbound::ServerPolicy,
-    outbound::{Endpoints, OutboundPolicy, Profile},
+    outbound::{Endpoints, OutboundPolicy},
+    profile::Profile,
 };
 use weft_tls::{named::NamedServer, request::SigningRequest};
 use weft_wire::{destination::to_api, mesh, profile, record::JournalEntry};

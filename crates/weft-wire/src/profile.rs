@@ -13,8 +13,7 @@ use std::{
 };
 use weft_model::{
     http::PathMatch,
-    outbound::Profile,
-    profile::{Condition, Override, ProfileRoute, ResponseClass, ResponseCondition, ServiceProfile},
+    profile::{Condition, Override, Profile, ProfileRoute, ResponseClass, ResponseCondition, ServiceProfile},
     retry::RetryBudget,
 };
 

@@ -20,10 +20,10 @@ use weft_model::{
     meta::{Meta, Resource},
     outbound::{
         Backend, BackendKind, Backoff, Distribution, Endpoint, EwmaConfig, FailureAccrual, HttpRoute,
-        HttpRoutes, HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Penalty, Profile,
+        HttpRoutes, HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Penalty,
         ProtocolHint, Refusal, RetryPolicy, RouteBackend, SuccessRate, Timeouts,
     },
-    profile::{Condition, Override, ProfileRoute, ResponseClass, ResponseCondition, ServiceProfile},
+    profile::{Condition, Override, Profile, ProfileRoute, ResponseClass, ResponseCondition, ServiceProfile},
     retry::RetryBudget,
 };
 

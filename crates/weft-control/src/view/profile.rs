@@ -14,7 +14,8 @@ use weft_kube::{core::service::Service, meta::ObjectName};
 use weft_model::{
     identity::{Identity, PeerIdentity},
     meta::{Meta, Resource},
-    outbound::{Endpoint, Endpoints, Profile},
+    outbound::{Endpoint, Endpoints},
+    profile::Profile,
 };
 
 /// The identity given for an address that two pods claim. Nobody can have it (RFC 2606), so whoever connects fails in

@@ -41,8 +41,9 @@ use weft_model::{
     inbound::{Protocol, ServerPolicy},
     outbound::{
         BackendKind, Distribution, Endpoint, Endpoints, HttpRoutes, OutboundPolicy, OutboundProtocol,
-        Profile, ProtocolHint, Refusal,
+        ProtocolHint, Refusal,
     },
+    profile::Profile,
 };
 
 const STORE: &str = "store.shop.serviceaccount.identity.linkerd.cluster.local";

@@ -25,8 +25,8 @@ use tokio::sync::{broadcast, watch};
 use weft_fault::{Code, Fault};
 use weft_model::{
     meta::Meta,
-    outbound::{OutboundPolicy, Profile},
-    profile::ServiceRoutes,
+    outbound::OutboundPolicy,
+    profile::{Profile, ServiceRoutes},
 };
 use weft_wire::common::Invalid;
 

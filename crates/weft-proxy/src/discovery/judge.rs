@@ -7,8 +7,9 @@ use weft_model::{
     meta::Meta,
     outbound::{
         Backend, BackendKind, Distribution, Endpoint, EwmaConfig, HttpRoute, HttpRoutes, HttpRule,
-        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Profile, RouteBackend, Timeouts,
+        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, RouteBackend, Timeouts,
     },
+    profile::Profile,
 };
 
 /// How far one question has come.

@@ -32,8 +32,8 @@ use tokio::sync::{mpsc, watch};
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_model::{
     inbound::{Protocol, ServerPolicy},
-    outbound::{Endpoint, Endpoints, OutboundPolicy, Profile},
-    profile::ServiceRoutes,
+    outbound::{Endpoint, Endpoints, OutboundPolicy},
+    profile::{Profile, ServiceRoutes},
 };
 
 /// The answer for one original destination. Replaced whole: keep the receiver and look again when it changes.

@@ -27,7 +27,8 @@ use weft_model::{
     identity::{PeerIdentity, Unknown},
     inbound::{HttpPolicy, Protocol, ServerPolicy},
     meta::Meta,
-    outbound::{Endpoint, Endpoints, Profile},
+    outbound::{Endpoint, Endpoints},
+    profile::Profile,
 };
 use weft_testkit::{
     controller::{Controller, Step},

@@ -31,7 +31,7 @@ const COUNTED: usize = 16;
 /// The endpoints of one name on one worker.
 pub(crate) struct Balancer {
     pub(crate) path: String,
-    ewma: EwmaConfig,
+    pub(super) ewma: EwmaConfig,
     state: Latest<EndpointsState>,
     /// The state that `members` were made of.
     seen: RefCell<Option<Arc<EndpointsState>>>,

@@ -41,6 +41,11 @@ impl Standing {
         self.pending.get()
     }
 
+    /// Bytes of any kind have no answer whose time could be taken: the time of connecting stands for it.
+    pub(super) fn connected(&self, took: Duration) {
+        self.change(|ewma| ewma.observe(took, self.now()));
+    }
+
     pub(super) fn admits(&self, now: Instant) -> bool {
         self.breaker.borrow().admits(self.at(now))
     }

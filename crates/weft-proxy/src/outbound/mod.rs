@@ -50,7 +50,8 @@ use weft_wire::record::Direction;
 pub(crate) struct Worker {
     pub(crate) mesh: Arc<Mesh>,
     epoch: Instant,
-    balancers: RefCell<HashMap<String, Rc<Balancer>>>,
+    /// By name; one for each way to take the load of its endpoints, mostly one.
+    balancers: RefCell<HashMap<String, Vec<Rc<Balancer>>>>,
     /// Fixed endpoints, by what a connection to them depends on and whether guessing is allowed.
     forwards: RefCell<HashMap<(ConnectionKey, bool), Rc<Member>>>,
     pub(crate) in_flight: Cell<usize>,
@@ -110,7 +111,7 @@ pub(crate) async fn sweep(worker: Rc<Worker>) {
         tokio::time::sleep(SWEEP).await;
         let now = Instant::now();
         let idle = worker.mesh.config.outbound.discovery_idle.max(SWEEP);
-        let balancers: Vec<_> = worker.balancers.borrow().values().cloned().collect();
+        let balancers: Vec<_> = worker.balancers.borrow().values().flatten().cloned().collect();
         for balancer in balancers {
             balancer.refresh(&worker);
             balancer.count_endpoints();
@@ -121,10 +122,13 @@ pub(crate) async fn sweep(worker: Rc<Worker>) {
             }
         }
         // A connection may hold one for longer: it finds its way back by the name.
-        worker.balancers.borrow_mut().retain(|_, balancer| {
-            Rc::strong_count(balancer) > 1
-                || now.saturating_duration_since(balancer.used.get()) < idle
-                || balancer.members().iter().any(|m| m.pool.as_ref().is_ok_and(|pool| !pool.is_empty()))
+        worker.balancers.borrow_mut().retain(|_, balancers| {
+            balancers.retain(|balancer| {
+                Rc::strong_count(balancer) > 1
+                    || now.saturating_duration_since(balancer.used.get()) < idle
+                    || balancer.members().iter().any(|m| m.pool.as_ref().is_ok_and(|pool| !pool.is_empty()))
+            });
+            !balancers.is_empty()
         });
         worker.forwards.borrow_mut().retain(|_, member| {
             let empty = match &member.pool {
@@ -302,11 +306,12 @@ impl Worker {
     }
 
     pub(crate) fn balancer(&self, path: &str, ewma: EwmaConfig) -> Rc<Balancer> {
-        if let Some(balancer) = self.balancers.borrow().get(path) {
+        let same = |balancer: &&Rc<Balancer>| balancer.ewma == ewma;
+        if let Some(balancer) = self.balancers.borrow().get(path).and_then(|all| all.iter().find(same)) {
             return balancer.clone();
         }
         let balancer = Balancer::new(self, path, ewma);
-        self.balancers.borrow_mut().insert(path.to_owned(), balancer.clone());
+        self.balancers.borrow_mut().entry(path.to_owned()).or_default().push(balancer.clone());
         balancer
     }
 
@@ -339,7 +344,12 @@ impl Worker {
     /// Whether a backend could take a request now, as far as is known.
     pub(crate) fn may_serve(&self, backend: &Backend) -> bool {
         match &backend.kind {
-            BackendKind::Forward(_) => true,
+            // What was not tried yet may serve.
+            BackendKind::Forward(endpoint) => {
+                let (forwards, now) = (self.forwards.borrow(), Instant::now());
+                let mut known = forwards.iter().filter(|((key, _), _)| key.addr == endpoint.addr);
+                known.all(|(_, member)| member.is_up(now))
+            }
             BackendKind::Balance { path, ewma } => self.balancer(path, *ewma).may_serve(self),
             BackendKind::Invalid(_) => false,
         }

@@ -158,6 +158,8 @@ impl Connection {
         let worker = &self.worker;
         match backends {
             Distribution::Empty => Err(none()),
+            // Without a choice there is nothing to find out.
+            Distribution::FirstAvailable(backends) if backends.len() == 1 => Ok(&backends[0]),
             Distribution::FirstAvailable(backends) => backends
                 .iter()
                 .find(|b| worker.may_serve(&b.backend))
@@ -255,8 +257,10 @@ impl Connection {
             };
             let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
             member.tell(&self.story);
+            let begun = Instant::now();
             match pool.dial(crate::connect::Sessions::OPAQUE).await {
                 Ok((io, made)) => {
+                    member.standing.connected(begun.elapsed());
                     pool.tell(&self.story, Some(made));
                     member.works(&self.worker);
                     return Ok((member, io));

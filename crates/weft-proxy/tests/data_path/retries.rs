@@ -13,8 +13,8 @@ use tokio::{
 use weft_model::{
     identity::PeerIdentity,
     outbound::{
-        Backoff, Endpoint, Endpoints, FailureAccrual, HttpRoutes, HttpRule, OutboundProtocol, RetryPolicy,
-        SuccessRate, Timeouts,
+        BackendKind, Backoff, Distribution, Endpoint, Endpoints, EwmaConfig, FailureAccrual, HttpRoutes,
+        HttpRule, OutboundProtocol, Penalty, RetryPolicy, SuccessRate, Timeouts,
     },
 };
 use weft_testkit::{pki::Pki, raw};
@@ -388,4 +388,66 @@ async fn an_identity_that_cannot_be_read_is_nobodys() {
     assert!(head.starts_with("HTTP/1.1 502"), "{head}");
     assert!(error_of(&head).starts_with("IDN-003") && head.contains("\"who knows\""), "{head}");
     assert_eq!(app.count(), 0);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_stream_that_was_refused_is_sent_again_with_its_body() {
+    let pki = Pki::new();
+    let (listener, addr) = raw::listener().await;
+    let got: Rc<RefCell<Vec<Bytes>>> = Rc::default();
+    let seen = got.clone();
+    tokio::task::spawn_local(async move {
+        let (tcp, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(tcp).await.unwrap();
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let seen = seen.clone();
+            tokio::task::spawn_local(async move {
+                let body = request.into_body().data().await.unwrap().unwrap();
+                seen.borrow_mut().push(body);
+                if seen.borrow().len() == 1 {
+                    respond.send_reset(h2::Reason::REFUSED_STREAM);
+                } else {
+                    respond.send_response(http::Response::new(()), true).unwrap();
+                }
+            });
+        }
+    });
+    // Nothing is listed: that the server did not begin is reason enough.
+    let none = RetryPolicy { statuses: Vec::new(), grpc_codes: Vec::new(), ..policy() };
+    let proxy = client(&pki, HttpRule { retry: Some(none), ..rule(balance(PATH)) }, addr);
+    let request = Request::post("http://s/a").body(Full::new(Bytes::from_static(b"hello"))).unwrap();
+    let (head, _, _) = collect(h2(proxy.outbound).await.send_request(request).await.unwrap()).await;
+    assert_eq!(head.status, 200);
+    assert_eq!(*got.borrow(), ["hello", "hello"]);
+}
+
+#[tokio::test(flavor = "local")]
+async fn an_endpoint_that_asks_for_less_gets_less() {
+    let (pki, app) = (Pki::new(), app().await);
+    let busy =
+        scripted(&["HTTP/1.1 429 Too Many Requests\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n"]).await;
+    let second = Duration::from_secs(1);
+    let penalty = Some(Penalty { latency: 5 * second, max_retry_after: 300 * second });
+    let ewma = EwmaConfig { penalty, ..EwmaConfig::DEFAULT };
+    let proxy = client(&pki, rule(BackendKind::Balance { path: PATH.into(), ewma }), app.addr);
+    proxy.told.endpoints(PATH, known(&[plain(busy.addr), plain(app.addr)]));
+    for _ in 0..40 {
+        raw::http(proxy.outbound, "GET /a HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+    }
+    assert_eq!((busy.got.borrow().len(), app.count()), (1, 39), "once, and then it is left alone");
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_fixed_backend_that_is_down_is_passed_over() {
+    let (pki, app) = (Pki::new(), app().await);
+    let refused = raw::refused().await;
+    let fixed = |addr| crate::harness::backend(BackendKind::Forward(plain(addr)));
+    let backends = Distribution::FirstAvailable(vec![fixed(refused), fixed(app.addr)]);
+    let long = ("OUTBOUND_CONNECT_EXP_BACKOFF_MIN", "60s");
+    let proxy = crate::harness::proxy(&pki, "web", dst(), dst(), &[long]);
+    let protocol = OutboundProtocol::Http1(routes(HttpRule { backends, ..rule(balance(PATH)) }));
+    proxy.told.destination(destination(dst(), protocol, false));
+    let ask = async || raw::http(proxy.outbound, "GET /a HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap().0;
+    assert!(ask().await.starts_with("HTTP/1.1 502"), "nobody knew");
+    assert!(ask().await.starts_with("HTTP/1.1 200"));
 }

@@ -42,9 +42,9 @@ use weft_model::{
     meta::Meta,
     outbound::{
         Backend, BackendKind, Distribution, Endpoint, Endpoints, EwmaConfig, HttpRoute, HttpRoutes, HttpRule,
-        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Profile, ProtocolHint, RouteBackend,
-        Timeouts,
+        OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, ProtocolHint, RouteBackend, Timeouts,
     },
+    profile::Profile,
 };
 use weft_tls::{authority::Ca, keys::Key, request::SigningRequest};
 use weft_wire::{destination, inbound, outbound};
