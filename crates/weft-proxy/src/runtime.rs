@@ -2,9 +2,9 @@
 
 use crate::{
     admin::{self, Admin},
-    certify::Certifier,
-    config::{Config, Sockets},
-    control::{Dialer, Service, report},
+    certify::{self, Certifier},
+    config::{Config, ControlAddr, Sockets},
+    control::{Dialer, Service, Whom, report},
     discovery::{self, Discovery},
     drain, identity,
     log::Log,
@@ -17,6 +17,7 @@ use crate::{
 use std::{
     io,
     net::{SocketAddr, TcpListener},
+    path::PathBuf,
     process::ExitCode,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -54,11 +55,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(EXIT_CONFIG);
         }
     };
-    let anchors = match TrustBundle::parse(&config.identity.trust_anchors_pem) {
-        Ok(anchors) => anchors,
-        Err(why) => {
-            let fault = Fault::new(Code::BadVariable).in_phase(Phase::Start);
-            eprintln!("{:?}", fault.about("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS").because(why));
+    let issuer = match issuer(&config) {
+        Ok(issuer) => issuer,
+        Err(fault) => {
+            eprintln!("{fault:?}");
             return ExitCode::from(EXIT_CONFIG);
         }
     };
@@ -77,7 +77,9 @@ pub fn main() -> ExitCode {
         "weft-proxy"
     );
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    anchors.warnings().iter().for_each(|warning| tracing::warn!("trust anchors: {warning}"));
+    if let Issuer::ControlPlane(_, anchors) = &issuer {
+        anchors.warnings().iter().for_each(|warning| tracing::warn!("trust anchors: {warning}"));
+    }
 
     // 2. The agent's thread is this one.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -87,11 +89,37 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(config, anchors, log)) {
+    match runtime.block_on(run(config, issuer, log)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             tracing::error!("{fault:?}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Who certifies this proxy.
+enum Issuer {
+    /// The identity service, whose own certificate leads to these anchors, as those of all peers do.
+    ControlPlane(ControlAddr, TrustBundle),
+    /// The SPIRE agent behind this socket, which hands over its trust domain's anchors, too.
+    Spire(PathBuf),
+}
+
+fn issuer(config: &Config) -> Result<Issuer, Fault> {
+    let settings = &config.identity;
+    match (&settings.spire, &config.control.identity) {
+        (None, Some(addr)) => match TrustBundle::parse(&settings.trust_anchors_pem) {
+            Ok(anchors) => Ok(Issuer::ControlPlane(addr.clone(), anchors)),
+            Err(why) => Err(Fault::new(Code::BadVariable)
+                .in_phase(Phase::Start)
+                .about("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS")
+                .because(why)),
+        },
+        (Some(socket), _) => Ok(Issuer::Spire(socket.clone())),
+        // The configuration has one or the other.
+        (None, None) => {
+            Err(Fault::new(Code::Invariant).in_phase(Phase::Start).about("an issuer of certificates"))
         }
     }
 }
@@ -102,7 +130,7 @@ enum Socket {
     Outbound(TcpListener),
 }
 
-async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), Fault> {
+async fn run(config: Config, issuer: Issuer, log: Arc<Log>) -> Result<(), Fault> {
     // 1. Sockets first: whoever connects early waits in the queue instead of being refused.
     let mut sockets = vec![Socket::Inbound(bind(config.inbound.listen, config.inbound.sockets)?)];
     for addr in &config.outbound.listen {
@@ -145,8 +173,8 @@ async fn run(config: Config, anchors: TrustBundle, log: Arc<Log>) -> Result<(), 
     let (shutdown, mut shutdown_asked) = mpsc::channel(1);
     let admin = Admin::new(mesh.clone(), log, shutdown);
     tokio::spawn(admin::serve(admin.clone(), admin_listener));
-    unstarted.start(&mesh, &anchors);
-    let services = start_agent(&mesh, anchors, publisher, journal, Asked { shared, questions })?;
+    unstarted.start(&mesh);
+    let services = start_agent(&mesh, issuer, publisher, journal, Asked { shared, questions });
     // It is set here only.
     let _once = admin.control.set(services);
 
@@ -195,29 +223,34 @@ struct Asked {
 /// Everything of the agent that talks to the control plane.
 fn start_agent(
     mesh: &Arc<Mesh>,
-    anchors: TrustBundle,
+    issuer: Issuer,
     publisher: identity::Publisher,
     journal: mpsc::Receiver<weft_wire::record::JournalEntry>,
     asked: Asked,
-) -> Result<Vec<Service>, Fault> {
+) -> Vec<Service> {
     let config = &mesh.config;
     let service =
-        |name, addr, present| Service::start(Dialer::for_proxy(config, name, addr, &anchors, present));
-    let Some(issuer) = &config.control.identity else {
-        return Err(Fault::new(Code::StartFailed).in_phase(Phase::Start).about("SPIRE"));
-    };
-    let certifier = Certifier {
-        settings: config.identity.clone(),
-        anchors: anchors.clone(),
-        service: service("identity", issuer, None),
-        metrics: mesh.metrics.clone(),
-        recorder: mesh.recorder.clone(),
-    };
-    let mut services = vec![certifier.service.clone()];
-    tokio::spawn(certifier.run(publisher));
+        |name, addr: &ControlAddr, whom| Service::start(Dialer::for_proxy(config, name, addr, whom));
+    let mut services = Vec::new();
+    let (settings, metrics, recorder) =
+        (config.identity.clone(), mesh.metrics.clone(), mesh.recorder.clone());
+    match issuer {
+        Issuer::ControlPlane(addr, anchors) => {
+            let service = service("identity", &addr, Whom::Anyone(anchors.clone()));
+            services.push(service.clone());
+            let certifier = Certifier { settings, anchors, service, metrics, recorder };
+            tokio::spawn(certifier.run(publisher));
+        }
+        Issuer::Spire(socket) => {
+            tokio::spawn(async move {
+                certify::spire::run(settings, &socket, publisher, metrics, recorder).await;
+            });
+        }
+    }
 
-    let destination = service("destination", &config.control.destination, Some(mesh.identity.clone()));
-    let policy = service("policy", &config.control.policy, Some(mesh.identity.clone()));
+    let certified = || Whom::Certified(mesh.identity.clone());
+    let destination = service("destination", &config.control.destination, certified());
+    let policy = service("policy", &config.control.policy, certified());
     services.extend([destination.clone(), policy.clone()]);
     tokio::spawn(report::run(destination.clone(), config.pod_name(), journal, mesh.metrics.clone()));
     let cx = discovery::context::Context {
@@ -247,7 +280,7 @@ fn start_agent(
             metrics.retire();
         }
     });
-    Ok(services)
+    services
 }
 
 /// One thread and one runtime per worker. All share each listening socket.

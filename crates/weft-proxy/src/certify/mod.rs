@@ -1,5 +1,6 @@
 //! Obtains this proxy's certificate and renews it: the key is made in memory, the ServiceAccount's token proves who asks.
 
+pub(crate) mod spire;
 #[cfg(test)]
 mod tests;
 
@@ -49,31 +50,18 @@ impl Certifier {
             }
         };
         let (min, max) = (self.settings.min_refresh, self.settings.max_refresh);
-        let refreshed = |result: &str| {
-            self.metrics.counter(Count::CertRefreshes, &Labels::new().with("result", result)).add(1);
-        };
         let mut failures = 0;
         let mut told = Instant::now();
         loop {
             let delay = match self.certify(&key, &csr).await {
                 Ok(credentials) => {
-                    refreshed("ok");
                     failures = 0;
-                    let facts = credentials.facts();
-                    self.metrics.gauge(Level::CertExpiration, &Labels::new()).set(unix_secs(facts.not_after));
-                    self.metrics.gauge(Level::CertRefresh, &Labels::new()).set(unix_secs(SystemTime::now()));
-                    tracing::info!(
-                        identity = %credentials.id(),
-                        valid_for_s = facts.not_after.duration_since(SystemTime::now()).unwrap_or_default().as_secs(),
-                        "certified"
-                    );
                     let delay = credentials.renew_in(SystemTime::now(), min, max);
-                    publisher.publish(Arc::new(credentials));
-                    publisher.waits(None);
+                    announce(&self.metrics, &publisher, credentials);
                     delay
                 }
                 Err(fault) => {
-                    refreshed("error");
+                    refreshed(&self.metrics, "error");
                     failures += 1;
                     let record: Arc<FaultRecord> = Arc::new(fault.record());
                     publisher.waits(Some(record));
@@ -175,6 +163,25 @@ impl Certifier {
         }
         std::fs::read(path).map_err(|e| unreadable().because(e))
     }
+}
+
+fn refreshed(metrics: &Metrics, result: &str) {
+    metrics.counter(Count::CertRefreshes, &Labels::new().with("result", result)).add(1);
+}
+
+/// A certificate is there: whoever waited for one goes on.
+fn announce(metrics: &Metrics, publisher: &Publisher, credentials: Credentials) {
+    refreshed(metrics, "ok");
+    let facts = credentials.facts();
+    metrics.gauge(Level::CertExpiration, &Labels::new()).set(unix_secs(facts.not_after));
+    metrics.gauge(Level::CertRefresh, &Labels::new()).set(unix_secs(SystemTime::now()));
+    tracing::info!(
+        identity = %credentials.id(),
+        valid_for_s = facts.not_after.duration_since(SystemTime::now()).unwrap_or_default().as_secs(),
+        "certified"
+    );
+    publisher.publish(Arc::new(credentials));
+    publisher.waits(None);
 }
 
 fn unix_secs(at: SystemTime) -> i64 {

@@ -136,3 +136,118 @@ async fn files_of_linkerds_launcher_are_used() {
     // The certificate would not belong to another key: credentials check that.
     tokio::time::timeout(PATIENCE, handle.first()).await.unwrap();
 }
+
+/// A SPIRE agent behind a socket, which sends what it is told and refuses whoever leaves out the header.
+mod agent {
+    use crate::certify::spire::{FETCH, FetchRequest, FetchResponse, SECURITY_HEADER};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use std::{path::Path, pin::Pin};
+    use tokio::sync::watch;
+    use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
+    use tonic::{Request, Response, Status, codegen::BoxFuture, server::ServerStreamingService};
+
+    pub(super) type Said = Result<FetchResponse, Status>;
+    type Answers = Pin<Box<dyn Stream<Item = Said> + Send>>;
+
+    struct Fetch(watch::Receiver<Said>);
+    impl ServerStreamingService<FetchRequest> for Fetch {
+        type Response = FetchResponse;
+        type ResponseStream = Answers;
+        type Future = BoxFuture<Response<Answers>, Status>;
+        fn call(&mut self, request: Request<FetchRequest>) -> Self::Future {
+            let said = self.0.clone();
+            Box::pin(async move {
+                if request.metadata().get(SECURITY_HEADER).is_none() {
+                    return Err(Status::invalid_argument("security header missing"));
+                }
+                let first = said.borrow().clone();
+                first.map(|_| Response::new(Box::pin(WatchStream::new(said).map(|said| said)) as Answers))
+            })
+        }
+    }
+
+    pub(super) fn start(socket: &Path, said: watch::Receiver<Said>) {
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((io, _)) = listener.accept().await {
+                let said = said.clone();
+                let service =
+                    hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                        let said = said.clone();
+                        async move {
+                            assert_eq!(request.uri().path(), FETCH);
+                            let mut grpc = tonic::server::Grpc::new(tonic_prost::ProstCodec::default());
+                            Ok::<_, std::convert::Infallible>(
+                                grpc.server_streaming(Fetch(said), request).await,
+                            )
+                        }
+                    });
+                let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                let serving = serving.serve_connection(TokioIo::new(io), service);
+                tokio::spawn(async move { drop(serving.await) });
+            }
+        });
+    }
+}
+
+/// The one block of a PEM text.
+fn der(pem: &str) -> Vec<u8> {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    let text: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
+    STANDARD.decode(text).unwrap()
+}
+
+#[tokio::test]
+async fn a_spire_agent_certifies_and_renews_by_itself() {
+    use super::spire::{self, FetchResponse, Svid};
+    crate::log::to_test_output();
+    let (pki, dir) = (Pki::new(), tempfile::tempdir().unwrap());
+    let (own, server_name) =
+        (Identity::parse("spiffe://cluster.local/ns/shop/sa/web").unwrap(), identity("web", "shop"));
+    let svid = |id: &Identity| {
+        let key = Key::generate().unwrap();
+        let day = Duration::from_secs(86_400);
+        let issued = pki.root().issue(&key, &[id.as_str()], day, std::time::SystemTime::now()).unwrap();
+        let bundle = pki.anchors().anchors().iter().flat_map(|anchor| anchor.to_vec()).collect();
+        let chain =
+            [&issued.leaf].into_iter().chain(&issued.intermediates).flat_map(|c| c.to_vec()).collect();
+        Svid { spiffe_id: id.to_string(), chain, key: der(&key.to_pem()), bundle }
+    };
+    let other = Identity::parse("spiffe://cluster.local/ns/shop/sa/other").unwrap();
+    let (say, said) = tokio::sync::watch::channel(Err(tonic::Status::permission_denied("not registered")));
+    let socket = dir.path().join("agent.sock");
+
+    // 1. Nothing is there, then an agent that does not know this workload, then one that knows another.
+    let settings = IdentitySettings {
+        local_name: own.clone(),
+        server_name,
+        trust_anchors_pem: String::new(),
+        dir: None,
+        token_file: Default::default(),
+        min_refresh: Duration::from_secs(10),
+        max_refresh: Duration::from_secs(86_400),
+        spire: Some(socket.clone()),
+    };
+    let metrics = Metrics::new(Duration::from_secs(600));
+    let (recorder, _journal) = Recorder::new(metrics.clone(), "shop/web-0".into(), &own);
+    let (mut handle, publisher) = Handle::new(own.clone());
+    let at = socket.clone();
+    tokio::spawn(async move { spire::run(settings, &at, publisher, metrics, recorder).await });
+    waits(&handle, |fault| fault.code == Code::ControllerUnreachable.id()).await;
+    agent::start(&socket, said);
+    let refused = waits(&handle, |fault| fault.code == Code::CertifyRefused.id()).await;
+    assert_eq!(refused.fact("message"), Some("not registered"));
+    let _before = say.send_replace(Ok(FetchResponse { svids: vec![svid(&other)] }));
+    let invalid = waits(&handle, |fault| fault.code == Code::AnswerInvalid.id()).await;
+    assert_eq!(invalid.fact("sent"), Some(other.as_str()));
+
+    // 2. The right one, and its successor on the same stream.
+    let _before = say.send_replace(Ok(FetchResponse { svids: vec![svid(&other), svid(&own)] }));
+    let first = tokio::time::timeout(PATIENCE, handle.clone().first()).await.unwrap();
+    assert_eq!(first.id(), &own);
+    handle.changed().await;
+    let _before = say.send_replace(Ok(FetchResponse { svids: vec![svid(&own)] }));
+    let next = tokio::time::timeout(PATIENCE, handle.changed()).await.unwrap().unwrap();
+    assert_ne!(next.facts().serial, first.facts().serial);
+    assert!(handle.waiting().is_none());
+}

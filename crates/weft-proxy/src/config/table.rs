@@ -216,8 +216,8 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
     (
         "Queues and pools",
         group! {
-            "{IN,OUT}BOUND_HTTP_QUEUE_CAPACITY" Number, "10000", "Requests that may wait for a connection or an endpoint";
-            "INBOUND_HTTP_FAILFAST_TIMEOUT" Duration, "1s", "How long a request may wait for the application to be reachable";
+            "{IN,OUT}BOUND_HTTP_QUEUE_CAPACITY" Number, "10000", "Requests that may wait for a connection or an endpoint. Inbound: without effect, since a request waits for its own connection only, and no longer than `INBOUND_CONNECT_TIMEOUT`";
+            "INBOUND_HTTP_FAILFAST_TIMEOUT" Duration, "1s", "Without effect: see `INBOUND_HTTP_QUEUE_CAPACITY`";
             "OUTBOUND_HTTP_FAILFAST_TIMEOUT" Duration, "3s", "How long a request may wait for an endpoint, and a connection for discovery";
             "OUTBOUND_TCP_QUEUE_CAPACITY" Number, "10000", "Opaque connections that may wait for an endpoint";
             "OUTBOUND_TCP_FAILFAST_TIMEOUT" Duration, "3s", "How long an opaque connection may wait for an endpoint";
@@ -234,8 +234,8 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "INBOUND_DISCOVERY_IDLE_TIMEOUT" Duration, "90s", "… and about a port";
             "WEFT_OUTBOUND_DISCOVERY_MAX_AGE" Duration, "", "weft's own. An answer older than this is asked for anew, however busy its destination is, and replaced when the controller answers; at least 1s";
             "DESTINATION_PROFILE_NETWORKS" Networks, "", "Profiles are asked for addresses in these only";
-            "DESTINATION_PROFILE_SUFFIXES" Suffixes, "svc.cluster.local.", "Names that may have profiles";
-            "DESTINATION_PROFILE_INITIAL_TIMEOUT" Duration, "500ms", "The longest wait of an inbound request for its name's profile";
+            "DESTINATION_PROFILE_SUFFIXES" Suffixes, "svc.cluster.local.", "Names that may have profiles. Checked, and without effect so far: profiles are asked for by address";
+            "DESTINATION_PROFILE_INITIAL_TIMEOUT" Duration, "500ms", "Without effect: inbound requests are not held for a profile";
         },
     ),
     (
@@ -295,8 +295,8 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "ACCESS_LOG" Words("apache or json"), "", "One line on stderr for each inbound request, at its response's end";
             "WEFT_ACCESS_LOG_FILTER" Words("conditions joined by ||, of: status>=N, latency>=DURATION, fault, fault=CODE"), "", "weft's own. Only requests that meet a condition are logged";
             "METRICS_RETAIN_IDLE" Duration, "10m", "A series that nothing changed for so long is dropped";
-            "OUTBOUND_METRICS_HOSTNAME_LABELS" Flag, "false", "Outbound route families carry the request's host name, however many there are";
-            "INBOUND_METRICS_AUTHORITY_LABELS" Words("unsafe"), "", "Inbound families carry the request's authority, which clients choose";
+            "OUTBOUND_METRICS_HOSTNAME_LABELS" Flag, "false", "Checked, and without effect so far: outbound route families carry an empty host name";
+            "INBOUND_METRICS_AUTHORITY_LABELS" Words("unsafe"), "", "Checked, and without effect so far: inbound families carry no authority";
             "TAP_SVC_NAME" Name, "", "The only client that may tap; unset: no tap";
             "TRACE_COLLECTOR_SVC_ADDR" Authority, "", "Where spans are sent to (OTLP over gRPC); unset: no traces";
             "TRACE_COLLECTOR_SVC_NAME" Name, "", "As `DESTINATION_SVC_NAME`";

@@ -101,11 +101,11 @@ impl Connection {
     }
 }
 
-/// Connects to one address. The second value resolves when the connection ends.
+/// Connects to one address; `tls` and a name come together. The second value resolves when the connection ends.
 pub async fn connect(
     addr: &ControlAddr,
     peer: SocketAddr,
-    tls: &TlsClient,
+    tls: Option<&TlsClient>,
 ) -> Result<(Connection, impl Future<Output = Fault> + use<>), Fault> {
     let authority: http::uri::Authority = match addr.host.contains(':') {
         true => format!("[{}]:{}", addr.host, addr.port),
@@ -138,7 +138,7 @@ pub async fn connect(
     let _slower = io.set_nodelay(true);
 
     // 2. TLS, unless the controller is on loopback. 3. HTTP/2.
-    let Some(name) = &addr.name else {
+    let (Some(name), Some(tls)) = (&addr.name, tls) else {
         return preface(io, peer, authority).await;
     };
     let handshake = weft_tls::handshake::connect(tls, io, name, name, weft_tls::handshake::Offer::Nothing);

@@ -67,8 +67,8 @@ type Candidate<M> = Pin<Box<dyn Future<Output = Result<(Streaming<M>, M), Failur
 
 /// Delays before a question is asked again: after the first failures of the way, after more of them, after a refusal.
 const AGAIN_SOON: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-const SOON: u32 = 8;
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const SOON: u32 = 3;
+const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 const AFTER_REFUSAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 /// A first message that is later than this has failed.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
@@ -241,11 +241,7 @@ impl<M: Send + 'static> Lookup<M> {
     fn failed(&mut self, failure: Failure) -> Told<M> {
         self.failures += 1;
         self.beside = None;
-        let delay = match self.failures {
-            failures if failure.is_refusal() => backoff(AFTER_REFUSAL, failures),
-            failures if failures <= SOON => backoff(AGAIN_SOON, failures),
-            failures => backoff(AGAIN, failures - SOON),
-        };
+        let delay = delay(self.failures, failure.is_refusal());
         self.again = Some(Box::pin(tokio::time::sleep(delay)));
         Told::Failed(failure)
     }
@@ -271,6 +267,15 @@ impl<M: Send + 'static> Lookup<M> {
         self.asks += 1;
         let patience = if self.asks <= 3 { BESIDE } else { BESIDE_LATER };
         self.beside = Some(Box::pin(tokio::time::sleep(patience)));
+    }
+}
+
+/// Until the question is asked again, after this many failures in a row.
+fn delay(failures: u32, refused: bool) -> Duration {
+    match failures {
+        _ if refused => backoff(AFTER_REFUSAL, failures),
+        _ if failures <= SOON => backoff(AGAIN_SOON, failures),
+        _ => backoff(AGAIN, failures - SOON),
     }
 }
 
@@ -317,6 +322,27 @@ fn failure_of(service: &Service, subject: &str, status: Option<Status>) -> Failu
                 fault = fault.fact("message", message);
             }
             Failure { fault, code: Some(code) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B09 of the field reports: a controller that cannot answer is not flooded with the same question.
+    #[test]
+    fn a_question_that_fails_is_asked_ten_times_a_minute_at_most() {
+        for refused in [false, true] {
+            let (mut asked, mut at) = (1, Duration::ZERO);
+            loop {
+                at += delay(asked, refused);
+                if at > Duration::from_secs(60) {
+                    break;
+                }
+                asked += 1;
+            }
+            assert!((5..=10).contains(&asked), "{asked} times");
         }
     }
 }

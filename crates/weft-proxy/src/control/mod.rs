@@ -56,16 +56,24 @@ pub struct Service {
     addr: Arc<str>,
     state: watch::Receiver<Arc<State>>,
     on_loopback: bool,
-    present: Option<identity::Handle>,
+    /// What has to be there first.
+    certificate: Option<identity::Handle>,
+}
+
+/// As whom a service is spoken to, if it is not on loopback.
+#[derive(Clone, Debug)]
+pub enum Whom {
+    /// Whoever: the service's own certificate has to lead to these.
+    Anyone(TrustBundle),
+    /// This proxy, once it has a certificate, and by the roots that came with it.
+    Certified(identity::Handle),
 }
 
 /// What makes connections to a service.
 pub struct Dialer {
     pub name: &'static str,
     pub addr: ControlAddr,
-    pub anchors: TrustBundle,
-    /// Wait for a certificate and present it; without, conversations are anonymous.
-    pub present: Option<identity::Handle>,
+    pub whom: Whom,
     /// Between attempts to connect to one replica.
     pub backoff: Backoff,
     pub dns: Resolver,
@@ -76,24 +84,17 @@ impl Dialer {
     #[must_use]
     pub fn new(name: &'static str, addr: ControlAddr, anchors: TrustBundle) -> Dialer {
         let backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60), jitter: 0.1 };
-        Dialer { name, addr, anchors, present: None, backoff, dns: Resolver::system(None, None) }
+        Dialer { name, addr, whom: Whom::Anyone(anchors), backoff, dns: Resolver::system(None, None) }
     }
 
-    /// As the configuration says. `present`: as in the field.
+    /// As the configuration says.
     #[must_use]
-    pub fn for_proxy(
-        config: &Config,
-        name: &'static str,
-        addr: &ControlAddr,
-        anchors: &TrustBundle,
-        present: Option<identity::Handle>,
-    ) -> Dialer {
+    pub fn for_proxy(config: &Config, name: &'static str, addr: &ControlAddr, whom: Whom) -> Dialer {
         let on_loopback = addr.name.is_none();
         Dialer {
             name,
             addr: addr.clone(),
-            anchors: anchors.clone(),
-            present,
+            whom,
             backoff: if on_loopback {
                 config.inbound.connect_backoff
             } else {
@@ -119,7 +120,10 @@ impl Service {
             addr: format!("{}:{}", dialer.addr.host, dialer.addr.port).into(),
             state,
             on_loopback: dialer.addr.name.is_none(),
-            present: dialer.present.clone(),
+            certificate: match &dialer.whom {
+                Whom::Certified(identity) if dialer.addr.name.is_some() => Some(identity.clone()),
+                _ => None,
+            },
         };
         tokio::spawn(replicas::keep_up(dialer, publish));
         service
@@ -161,7 +165,7 @@ impl Service {
             .about(self.name)
             .peer(&self.addr);
         // 1. Without a certificate none is made.
-        if let Some(identity) = self.present.as_ref().filter(|_| !self.on_loopback)
+        if let Some(identity) = &self.certificate
             && identity.current().is_none()
         {
             let missing =

@@ -1,7 +1,7 @@
 //! The replicas of one service: a task for each address, which connects, waits for the connection's end and connects
 //! again. No connection is ever open without a task that drives it.
 
-use super::{Dialer, State, backoff, connection, dns::Resolved, jittered};
+use super::{Dialer, State, Whom, backoff, connection, dns::Resolved, jittered};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::SocketAddr,
@@ -125,14 +125,12 @@ fn replace(
 async fn replica(dialer: Arc<Dialer>, peer: SocketAddr, events: mpsc::Sender<Event>) {
     let mut failures = 0;
     loop {
-        let tls = match &dialer.present {
-            None => TlsClient::anonymous(&dialer.anchors),
-            Some(identity) if dialer.addr.name.is_none() => identity
-                .current()
-                .map_or_else(|| TlsClient::anonymous(&dialer.anchors), |c| c.client().clone()),
-            Some(identity) => identity.clone().first().await.client().clone(),
+        let tls = match &dialer.whom {
+            _ if dialer.addr.name.is_none() => None,
+            Whom::Anyone(anchors) => Some(TlsClient::anonymous(anchors)),
+            Whom::Certified(identity) => Some(identity.clone().first().await.client().clone()),
         };
-        let fault = match connection::connect(&dialer.addr, peer, &tls).await {
+        let fault = match connection::connect(&dialer.addr, peer, tls.as_ref()).await {
             Ok((connection, ended)) => {
                 tracing::debug!(service = dialer.name, %peer, "connected");
                 let up = Instant::now();

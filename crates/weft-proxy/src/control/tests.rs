@@ -1,7 +1,7 @@
 //! The way to a controller and back, over loopback.
 
 use super::{
-    Dialer, Service, backoff,
+    Dialer, Service, Whom, backoff,
     connection::Connection,
     dns::{Resolver, tests as names},
     lookup::{Limits, Lookup, Open, Told},
@@ -241,8 +241,10 @@ async fn what_is_missing_before_the_first_certificate_is_told() {
     let addr = ControlAddr { host: "127.0.0.1".into(), port: 1, name: Some(controller_id()) };
     let (handle, publisher) = Handle::new(identity("web", "shop"));
     publisher.waits(Some(Arc::new(Fault::new(Code::TokenRejected).fact("step", "read").record())));
-    let service =
-        Service::start(Dialer { present: Some(handle), ..Dialer::new("policy", addr, pki.anchors()) });
+    let service = Service::start(Dialer {
+        whom: Whom::Certified(handle),
+        ..Dialer::new("policy", addr, pki.anchors())
+    });
     let fault = service.connection(Instant::now()).await.unwrap_err();
     let causes = fault.record().causes.join("\n");
     assert_eq!(fault.code(), Code::ControllerUnreachable);

@@ -279,6 +279,8 @@ pub(crate) async fn measured<T>(watching: Option<&Watching>, work: impl Future<O
     done
 }
 
+type Piece = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
+
 /// A watched answer's body.
 pub(crate) struct Observing {
     body: Body,
@@ -287,10 +289,7 @@ pub(crate) struct Observing {
 }
 
 impl Observing {
-    pub(crate) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Pending => return polled,

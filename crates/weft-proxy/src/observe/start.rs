@@ -4,7 +4,7 @@ use super::Observers;
 use crate::{
     access_log::AccessLog,
     config::{self, Config},
-    control::{Dialer, Service},
+    control::{Dialer, Service, Whom},
     mesh::Mesh,
     metrics::Metrics,
     tap,
@@ -13,7 +13,6 @@ use crate::{
 use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::mpsc};
 use weft_fault::{Code, Fault, Phase};
-use weft_tls::bundle::TrustBundle;
 
 /// The tasks that are to be started when there is a mesh.
 pub struct Unstarted {
@@ -67,13 +66,13 @@ impl Unstarted {
     }
 
     /// Starts the tasks on this runtime; they run until it ends.
-    pub fn start(self, mesh: &Arc<Mesh>, anchors: &TrustBundle) {
+    pub fn start(self, mesh: &Arc<Mesh>) {
         if let Some((settings, listener)) = self.tap {
             tokio::spawn(tap::serve::run(mesh.clone(), settings, listener));
         }
         if let Some((settings, spans)) = self.trace {
-            let present = Some(mesh.identity.clone());
-            let dialer = Dialer::for_proxy(&mesh.config, "trace", &settings.collector, anchors, present);
+            let whom = Whom::Certified(mesh.identity.clone());
+            let dialer = Dialer::for_proxy(&mesh.config, "trace", &settings.collector, whom);
             let collector = Service::start(dialer);
             tokio::spawn(trace::run(
                 collector,

@@ -101,7 +101,7 @@ pub(crate) fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, mor
         gaps: weft_proxy::watchdog::Gaps::none(),
         limits: Default::default(),
     });
-    unstarted.with_batch_wait(Duration::from_millis(50)).start(&mesh, &pki.anchors());
+    unstarted.with_batch_wait(Duration::from_millis(50)).start(&mesh);
     let options = Options::default();
     let listen = Listener::new(inbound, options).unwrap().pretending(app);
     let listen = listen.pretending_client(STRANGER.parse().unwrap());

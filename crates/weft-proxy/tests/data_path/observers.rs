@@ -17,7 +17,7 @@ use weft_fault::Code;
 use weft_model::{identity::Identity, inbound::Authn, outbound::BackendKind};
 use weft_proxy::{
     config::ControlAddr,
-    control::{Dialer, Service, connection::Connection},
+    control::{Dialer, Service, Whom, connection::Connection},
     identity,
     trace::otlp,
 };
@@ -236,8 +236,8 @@ async fn sampled_requests_become_spans_and_pass_their_context_on() {
 async fn tap_as(pki: &Pki, proxy: &Proxy, id: &Identity) -> TapClient<Connection> {
     let tap = proxy.tap.expect("the proxy serves taps");
     let addr = ControlAddr { host: tap.ip().to_string(), port: tap.port(), name: Some(proxy.id.clone()) };
-    let present = Some(identity::Handle::fixed(pki.credentials(id)));
-    let service = Service::start(Dialer { present, ..Dialer::new("tap", addr, pki.anchors()) });
+    let whom = Whom::Certified(identity::Handle::fixed(pki.credentials(id)));
+    let service = Service::start(Dialer { whom, ..Dialer::new("tap", addr, pki.anchors()) });
     TapClient::new(service.connection(Instant::now() + PATIENCE).await.unwrap())
 }
 
