@@ -25,7 +25,10 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, Phase};
-use weft_model::{identity::Identity, inbound::ServerPolicy};
+use weft_model::{
+    identity::Identity,
+    inbound::{Permit, ServerPolicy},
+};
 use weft_wire::{
     record::Direction,
     transport_header::{Session, TransportHeader},
@@ -44,6 +47,13 @@ pub(super) struct Gateway {
     ways: RefCell<HashMap<Name, Rc<Way>>>,
 }
 
+/// By what right a request goes through.
+pub(super) struct By<'a> {
+    pub(super) connection: &'a Rc<Connection>,
+    pub(super) policy: watch::Receiver<Arc<ServerPolicy>>,
+    pub(super) permit: &'a Permit,
+}
+
 /// A service behind the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Name {
@@ -53,6 +63,8 @@ struct Name {
 
 /// How the requests for one name go on.
 struct Way {
+    /// Of the last request: an upgraded connection lasts as long as what allowed it.
+    permit: Rc<RefCell<Permit>>,
     requests: Rc<outbound::http::Requests>,
     story: Rc<Story>,
 }
@@ -133,13 +145,15 @@ impl Gateway {
     pub(super) async fn request(
         &self,
         mut request: Request<Body>,
+        by: By<'_>,
     ) -> Result<Result<Response<Body>, Box<dyn Error + Send + Sync>>, Fault> {
         self.check_loop(request.headers())?;
         let name = match &self.name {
             Some(name) => name.clone(),
             None => Name::of(&request).ok_or_else(|| self.refused(Code::GatewayNoName))?,
         };
-        let way = self.way(&name).await?;
+        let way = self.way(&name, &by).await?;
+        way.permit.replace(by.permit.clone());
         let authority = name.authority();
         let head = request.headers_mut();
         // What the client's application asked of its own proxy is no order to this one, and leads nowhere else.
@@ -171,13 +185,15 @@ impl Gateway {
         Err(self.refused(Code::GatewayLoop).fact("gateway", own))
     }
 
-    async fn way(&self, name: &Name) -> Result<Rc<Way>, Fault> {
+    async fn way(&self, name: &Name, by: &By<'_>) -> Result<Rc<Way>, Fault> {
         if let Some(way) = self.ways.borrow().get(name) {
             return Ok(way.clone());
         }
-        let onward = self.connect(name).await?;
+        let mut onward = self.connect(name).await?;
+        let permit = Rc::new(RefCell::new(by.permit.clone()));
+        onward.until = Some(lasts(by, permit.clone()));
         let story = onward.story.clone();
-        let way = Rc::new(Way { requests: outbound::http::requests(onward, Detail::Full), story });
+        let way = Rc::new(Way { permit, requests: outbound::http::requests(onward, Detail::Full), story });
         let mut ways = self.ways.borrow_mut();
         if ways.len() >= NAMES {
             ways.clear();
@@ -209,12 +225,24 @@ impl Gateway {
         story.service(&destination.get().policy.meta);
         story.event(Phase::Discover, format!("through this gateway to {}", name.authority()));
         let worker = self.outbound.clone();
-        Ok(outbound::Connection { worker, story, client: self.client, dst, destination })
+        Ok(outbound::Connection { worker, story, client: self.client, dst, destination, until: None })
     }
 
     fn refused(&self, code: Code) -> Fault {
         Fault::new(code).in_phase(Phase::Route).peer(self.client).fact("client", &self.client_id)
     }
+}
+
+/// How long an upgraded connection through here lasts.
+fn lasts(by: &By<'_>, permit: Rc<RefCell<Permit>>) -> outbound::Until {
+    let (connection, policy) = (by.connection.clone(), by.policy.clone());
+    Rc::new(move || {
+        let (connection, policy, permit) = (connection.clone(), policy.clone(), permit.borrow().clone());
+        Box::pin(async move {
+            let why = connection.outlasts(policy, &permit).await;
+            super::http::report_failed(&connection, &why);
+        })
+    })
 }
 
 impl Name {

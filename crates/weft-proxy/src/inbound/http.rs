@@ -2,7 +2,7 @@
 
 use super::{
     Connection,
-    gateway::Gateway,
+    gateway::{By, Gateway},
     limit::Limiter,
     withdraw::{self, Held, Hold},
 };
@@ -202,7 +202,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-fn report_failed(connection: &Connection, fault: &Fault) {
+pub(super) fn report_failed(connection: &Connection, fault: &Fault) {
     let who = Who { client: connection.client, target: &connection.app };
     let metrics = &connection.worker.mesh.metrics;
     report::request_failed(metrics, &connection.story, Direction::Inbound, who, fault);
@@ -292,7 +292,7 @@ impl Requests {
         }
         self.limit(policy)?;
         if let Some(gateway) = &self.gateway {
-            let response = self.pass_on(gateway, request).await?;
+            let response = self.pass_on(gateway, request, &counted.permit).await?;
             return Ok(self.told(response, None, filters, asked, counted));
         }
         let upgrades = !asked.carried && headers::wants_upgrade(&request);
@@ -379,9 +379,11 @@ impl Requests {
         &self,
         gateway: &Gateway,
         mut request: Request<Body>,
+        permit: &Permit,
     ) -> Result<Response<Body>, NoAnswer> {
         self.learn_peer_id(request.headers_mut());
-        match gateway.request(request.map(Body::relayed)).await? {
+        let by = By { connection: &self.connection, policy: self.policy.watch(), permit };
+        match gateway.request(request.map(Body::relayed), by).await? {
             Ok(mut response) => {
                 if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     headers::strip_hop_by_hop(response.headers_mut(), false);

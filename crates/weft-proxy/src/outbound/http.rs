@@ -317,13 +317,15 @@ impl Requests {
         {
             let server = Upgrading::of_response(&mut response);
             if let Some(client) = client_upgrade {
-                upgrade::bridge(
-                    client,
-                    server,
-                    connection.story.clone(),
-                    connection.worker.mesh.drain.clone(),
-                    std::future::pending(),
-                );
+                let drain = connection.worker.mesh.drain.clone();
+                let until = connection.until.as_ref().map(|until| until());
+                let ends = async move {
+                    match until {
+                        Some(until) => until.await,
+                        None => std::future::pending().await,
+                    }
+                };
+                upgrade::bridge(client, server, connection.story.clone(), drain, ends);
             }
             return Ok(response);
         }

@@ -27,6 +27,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     net::SocketAddr,
+    pin::Pin,
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -66,7 +67,12 @@ pub(crate) struct Connection {
     pub(crate) client: SocketAddr,
     pub(crate) dst: SocketAddr,
     pub(crate) destination: Latest<Destination>,
+    /// Where somebody else has a say in how long an upgraded connection lasts: a gateway's policy.
+    pub(crate) until: Option<Until>,
 }
+
+/// Makes a future that resolves when an upgraded connection has to end.
+pub(crate) type Until = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>;
 
 impl Connection {
     /// The newest answer. One that cannot be used before an identity is known is waited for, as long as a request waits
@@ -193,7 +199,7 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
     mesh.metrics.phase(Phase::Discover, begun.elapsed());
     let now = destination.get();
     story.service(&now.policy.meta);
-    let connection = Connection { worker, story, client, dst, destination };
+    let connection = Connection { worker, story, client, dst, destination, until: None };
     connection.story.event(Phase::Discover, connection.found(&now));
 
     // 3. Which protocol? The destination may say so; the bytes say the rest.

@@ -200,6 +200,11 @@ async fn an_upgraded_connection_goes_through_a_gateway() {
     chat.write_all(b"pong").await.unwrap();
     io.read_exact(&mut got).await.unwrap();
     assert_eq!(&got, b"pong");
+    // It lasts as long as what allowed it.
+    let other = pki::identity("other", "shop");
+    clusters.gateway.told.inbound(clusters.own_port(), self::server(detect(), only(&other)));
+    assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
+    assert_eq!(clusters.gateway.failure().await.fault.unwrap().code, "POL-004");
 }
 
 #[tokio::test(flavor = "local")]
