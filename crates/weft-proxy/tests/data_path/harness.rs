@@ -333,7 +333,9 @@ async fn serve(tcp: TcpStream, connection: usize, seen: Rc<RefCell<Vec<Seen>>>, 
     });
     let io = TokioIo::new(tcp);
     let _ended = if &first == b"PRI" {
-        hyper::server::conn::http2::Builder::new(LocalExecutor).serve_connection(io, answer).await
+        let mut server = hyper::server::conn::http2::Builder::new(LocalExecutor);
+        // More than any proxy lets through: what is refused is not refused here.
+        server.max_header_list_size(1 << 20).serve_connection(io, answer).await
     } else {
         hyper::server::conn::http1::Builder::new().serve_connection(io, answer).await
     };

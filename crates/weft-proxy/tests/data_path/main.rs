@@ -1,10 +1,10 @@
 //! The data path over real sockets: scripted applications, real TLS between proxies, a discovery that a test fills.
 
+mod field_reports;
 mod floods;
 mod gateway;
 mod h2_rules;
 mod harness;
-mod http1_battery;
 mod inbound;
 mod ingress;
 mod observers;
