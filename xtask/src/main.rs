@@ -3,6 +3,7 @@
 //! `cargo xtask tidy` checks what the compiler cannot: the crate graph, where unsafe code is, that documents and
 //! code agree. `cargo xtask docs` writes the documents that are made from code.
 
+mod cases;
 mod code;
 mod edges;
 mod faults;
@@ -53,6 +54,7 @@ fn tidy(repo: &Repo) -> Result<()> {
 fn complaints(repo: &Repo) -> Result<Vec<String>> {
     let mut found = edges::check(repo)?;
     found.extend(faults::check(repo)?);
+    found.extend(cases::check(repo));
     found.extend(steps::check(repo));
     found.extend(style::check(repo));
     Ok(found)

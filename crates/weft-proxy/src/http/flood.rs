@@ -24,6 +24,8 @@ const PER_SECOND: u32 = 500;
 /// What was answered earns more: whoever reads a large response says so in many window updates.
 const EARNED: u32 = 50_000;
 const PER_RESPONSE: u32 = 4;
+/// A request that is taken back, or that we are made to reset, has cost more than a frame.
+const PER_RESET: u32 = 4;
 const PER_DATA: u32 = 2;
 const DATA_BYTES: usize = 1_024;
 /// A request that is taken back later than this was meant: a timeout, or a user who left. Concurrency bounds these.
@@ -40,6 +42,9 @@ const PROTOCOL_ERROR: u32 = 1;
 /// What one connection has cost so far.
 #[derive(Debug)]
 pub(crate) struct Budget {
+    /// The client is a proxy: what is taken back here was taken back by one of its clients, which that proxy restrains. Ending
+    /// its connection would hit the others.
+    of_proxy: bool,
     left: u32,
     refilled: Instant,
     /// The highest stream seen, now and at two moments of the past at least [`YOUNG`] apart.
@@ -65,8 +70,9 @@ struct Counts {
 struct Excess;
 
 impl Budget {
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, of_proxy: bool) -> Self {
         Budget {
+            of_proxy,
             left: BURST,
             refilled: now,
             highest: 0,
@@ -90,11 +96,12 @@ impl Budget {
             RST_STREAM => {
                 self.remember(now);
                 self.counts.resets += 1;
-                if frame.stream > self.older.1 { self.charge(now) } else { Ok(()) }
+                let young = frame.stream > self.older.1;
+                if young && !self.of_proxy { self.charge(PER_RESET, now) } else { Ok(()) }
             }
             _ => {
                 self.counts.idle_frames += 1;
-                self.charge(now)
+                self.charge(1, now)
             }
         }
     }
@@ -105,7 +112,7 @@ impl Budget {
             DATA => self.earn(PER_DATA + u32::try_from(frame.length / DATA_BYTES).unwrap_or(0)),
             RST_STREAM => {
                 self.counts.resets_sent += 1;
-                return self.charge(now);
+                return if self.of_proxy { Ok(()) } else { self.charge(PER_RESET, now) };
             }
             _ => {}
         }
@@ -116,7 +123,7 @@ impl Budget {
         self.left = (self.left + tokens).min(EARNED);
     }
 
-    fn charge(&mut self, now: Instant) -> Result<(), Excess> {
+    fn charge(&mut self, tokens: u32, now: Instant) -> Result<(), Excess> {
         let elapsed = now.saturating_duration_since(self.refilled);
         let refill = u32::try_from(elapsed.as_millis() * u128::from(PER_SECOND) / 1_000).unwrap_or(BURST);
         if refill > 0 {
@@ -125,7 +132,7 @@ impl Budget {
                 self.left = self.left.saturating_add(refill).min(BURST);
             }
         }
-        self.left = self.left.checked_sub(1).ok_or(Excess)?;
+        self.left = self.left.checked_sub(tokens).ok_or(Excess)?;
         Ok(())
     }
 
@@ -195,13 +202,13 @@ struct Ending {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
-    pub(crate) fn new(inner: S) -> (Self, Verdict) {
+    pub(crate) fn new(inner: S, of_proxy: bool) -> (Self, Verdict) {
         let verdict = Verdict(Rc::default());
         let guard = Guard {
             inner,
             incoming: Frames::of_client(),
             outgoing: Frames::of_server(),
-            budget: Budget::new(Instant::now()),
+            budget: Budget::new(Instant::now(), of_proxy),
             settled: false,
             slow: None,
             ending: None,

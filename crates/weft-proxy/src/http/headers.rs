@@ -61,7 +61,8 @@ pub(crate) fn parts<'a, B>(request: &'a Request<B>, host: &'a str, view: &'a Vie
     }
 }
 
-/// Does the request ask to change the connection's protocol? An upgrade needs the Connection option (RFC 9110, 7.8).
+/// Does the request ask to change the connection's protocol? An upgrade needs the Connection option (RFC 9110, 7.8). One to
+/// HTTP/2 is none (RFC 9113, 3.1): what came after it would pass by the routes and the policy.
 pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
     if request.version() == Version::HTTP_2 {
         return false;
@@ -69,12 +70,17 @@ pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
     request.method() == Method::CONNECT
         || (request.version() == Version::HTTP_11
             && request.headers().contains_key(header::UPGRADE)
-            && has_option(request.headers(), "upgrade"))
+            && has_option(request.headers(), "upgrade")
+            && !request.headers().get_all(header::UPGRADE).iter().any(names_http2))
 }
 
 /// Does the message end its connection?
 pub(crate) fn says_close(headers: &HeaderMap) -> bool {
     headers.contains_key(header::CONNECTION) && has_option(headers, "close")
+}
+
+fn names_http2(value: &HeaderValue) -> bool {
+    value.as_bytes().split(|b| *b == b',').any(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"))
 }
 
 fn has_option(headers: &HeaderMap, option: &str) -> bool {

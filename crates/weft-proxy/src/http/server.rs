@@ -51,8 +51,18 @@ pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Large enough for a fast stream over a slow link; what a client may make us keep is bounded by the connection's window.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-const MAX_STREAMS: u32 = 1_000;
-const PENDING_RESETS: usize = 100;
+/// What one client may have under way. Fewer than a proxy's, so that a client cannot use up the streams that its proxy
+/// shares with its neighbours.
+const CLIENT: Share = Share { streams: 250, pending_resets: 100 };
+/// A proxy speaks for many clients, and passes on what they take back.
+const PROXY: Share = Share { streams: 10_000, pending_resets: 1_000 };
+
+/// Limits of one HTTP/2 connection.
+struct Share {
+    streams: u32,
+    /// Requests that were taken back before they were looked at.
+    pending_resets: usize,
+}
 
 /// Serves until the connection ends. A drain, or the service's wish, ends it after what is under way.
 pub(crate) async fn serve<S: Service>(
@@ -76,17 +86,21 @@ async fn serve_h2<S: Service>(
 ) -> Result<(), Fault> {
     let answering = service.clone();
     let answer = service_fn(move |request: Request<Incoming>| answering.clone().call(request.map(Body::h2)));
+    let meshed = io.is_meshed();
+    let share = if meshed { PROXY } else { CLIENT };
     let mut builder = http2::Builder::new(OnWorker);
     builder
         .timer(TokioTimer::new())
         .auto_date_header(false)
         .initial_stream_window_size(settings.initial_stream_window.unwrap_or(STREAM_WINDOW))
         .initial_connection_window_size(settings.initial_connection_window.unwrap_or(CONNECTION_WINDOW))
-        .max_concurrent_streams(settings.max_concurrent_streams.unwrap_or(MAX_STREAMS))
+        .max_concurrent_streams(settings.max_concurrent_streams.unwrap_or(share.streams))
         .max_header_list_size(
             settings.max_header_list_size.unwrap_or(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX)),
         )
-        .max_pending_accept_reset_streams(settings.max_pending_accept_reset_streams.unwrap_or(PENDING_RESETS))
+        .max_pending_accept_reset_streams(
+            settings.max_pending_accept_reset_streams.unwrap_or(share.pending_resets),
+        )
         .max_frame_size(settings.max_frame_size)
         .keep_alive_interval(settings.keep_alive_interval);
     if settings.adaptive_flow_control {
@@ -98,7 +112,7 @@ async fn serve_h2<S: Service>(
     if let Some(bytes) = settings.max_send_buf_size {
         builder.max_send_buf_size(bytes);
     }
-    let (guarded, verdict) = flood::Guard::new(io);
+    let (guarded, verdict) = flood::Guard::new(io, meshed);
     let connection = builder.serve_connection(TokioIo::new(guarded), answer);
     let draining = drain.draining_newcomer();
     tokio::pin!(connection, draining);

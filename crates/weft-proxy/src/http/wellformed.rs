@@ -1,12 +1,9 @@
 //! HTTP/2 requests that the library lets pass and that must go no further: the next hop may understand them otherwise. HTTP/1
 //! requests are checked by their own parser.
 
-use super::headers;
+use super::{h1::head::MAX_FIELDS, headers};
 use http::{Method, Request, Version, header};
 use weft_fault::{Code, Fault, Phase};
-
-/// More fields than this are refused, however small: each costs more to keep than to send.
-pub(crate) const MAX_FIELDS: usize = 256;
 
 /// Is the request well-formed (RFC 9113, 8.2 and 8.3)?
 pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Fault> {

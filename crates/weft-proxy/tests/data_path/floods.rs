@@ -1,8 +1,12 @@
 //! Clients that flood: their connection is ended with the code for that, and a neighbour notices nothing.
 
-use crate::harness::{App, Proxy, app, proxy, server};
+use crate::harness::{App, Proxy, app, destination, meshed, only, proxy, routes, rule, server};
+use std::{net::SocketAddr, sync::Arc};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
-use weft_model::inbound::{Authn, HttpPolicy, Protocol};
+use weft_model::{
+    inbound::{Authn, HttpPolicy, Protocol},
+    outbound::{BackendKind, OutboundProtocol},
+};
 use weft_testkit::{
     h2raw::{
         CANCEL, CONTINUATION, Client, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, PING,
@@ -20,9 +24,13 @@ async fn store(pki: &Pki) -> (Proxy, App) {
     (proxy, app)
 }
 
-/// Sends `more(0)`, `more(1)` … until the proxy ends the connection, while a neighbour asks. How did it end?
 async fn flood(proxy: &Proxy, first: Vec<u8>, more: impl Fn(u32) -> Vec<u8> + 'static) -> Ended {
-    let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
+    flood_at(proxy.inbound, first, more).await
+}
+
+/// Sends `more(0)`, `more(1)` … until the proxy ends the connection, while a neighbour asks. How did it end?
+async fn flood_at(proxy: SocketAddr, first: Vec<u8>, more: impl Fn(u32) -> Vec<u8> + 'static) -> Ended {
+    let tcp = TcpStream::connect(proxy).await.unwrap();
     let (read, mut write) = tcp.into_split();
     let flooding = tokio::task::spawn_local(async move {
         let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &first].concat();
@@ -36,7 +44,7 @@ async fn flood(proxy: &Proxy, first: Vec<u8>, more: impl Fn(u32) -> Vec<u8> + 's
         }
     });
     let neighbour = async {
-        let mut neighbour = Client::open(TcpStream::connect(proxy.inbound).await.unwrap()).await.unwrap();
+        let mut neighbour = Client::open(TcpStream::connect(proxy).await.unwrap()).await.unwrap();
         for i in 0..50 {
             assert_eq!(neighbour.ask(2 * i + 1, "/").await.unwrap(), Ended::Answered(200));
         }
@@ -108,18 +116,35 @@ async fn requests_that_are_taken_back_at_once() {
 #[tokio::test(flavor = "local")]
 async fn requests_that_the_proxy_is_made_to_reset() {
     let (proxy, _app) = store(&Pki::new()).await;
-    let overflow = |round: u32| {
-        many(100, |i| {
-            let stream = 2 * (100 * round + i) + 1;
-            [headers(stream, END_STREAM, &get("/hang", &[])), window(stream, 0x7fff_ffff)].concat()
-        })
-    };
     assert_eq!(flood(&proxy, Vec::new(), overflow).await, CALM);
     let (proxy, _app) = store(&Pki::new()).await;
     let malformed = |round: u32| {
         many(100, |i| headers(2 * (100 * round + i) + 1, END_STREAM, &get("/", &[("content-length", "5")])))
     };
     assert_eq!(flood(&proxy, Vec::new(), malformed).await, CALM);
+}
+
+fn overflow(round: u32) -> Vec<u8> {
+    many(100, |i| {
+        let stream = 2 * (100 * round + i) + 1;
+        [headers(stream, END_STREAM, &get("/hang", &[])), window(stream, 0x7fff_ffff)].concat()
+    })
+}
+
+/// The client's proxy speaks for the flooding client and for its neighbour on one connection, which must not end for both.
+#[tokio::test(flavor = "local")]
+async fn what_a_proxy_takes_back_for_one_client_is_not_held_against_the_others() {
+    let (pki, app) = (Pki::new(), app().await);
+    let dst = "192.0.2.80:80".parse().unwrap();
+    let store = proxy(&pki, "store", app.addr, dst, &[]);
+    let web = proxy(&pki, "web", dst, dst, &[]);
+    store.told.inbound(app.addr.port(), server(Protocol::Http2(HttpPolicy::default()), only(&web.id)));
+    let http = routes(rule(BackendKind::Forward(Arc::new(meshed(store.inbound, &store.id)))));
+    web.told.destination(destination(dst, OutboundProtocol::Http2(http), true));
+    for _ in 0..5 {
+        assert_eq!(flood_at(web.outbound, Vec::new(), overflow).await, CALM);
+    }
+    assert_eq!(store.failures(), 0);
 }
 
 #[tokio::test(flavor = "local")]

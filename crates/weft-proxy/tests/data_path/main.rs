@@ -5,6 +5,7 @@ mod floods;
 mod gateway;
 mod h2_rules;
 mod harness;
+mod http1_battery;
 mod inbound;
 mod ingress;
 mod observers;

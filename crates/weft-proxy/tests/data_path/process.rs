@@ -106,3 +106,40 @@ async fn until(admin: SocketAddr, question: &str, wanted: impl Fn(&str) -> bool)
     };
     assert!(tokio::time::timeout(raw::PATIENCE, asked).await.is_ok(), "{question}: never as wanted");
 }
+
+/// B30: a proxy that waits for everything ends when it is told to, and being told twice changes nothing.
+#[tokio::test]
+async fn b30_a_proxy_that_never_became_ready_ends_at_once_and_twice() {
+    let pki = Pki::new();
+    let (admin, nobody) = (raw::refused().await, raw::refused().await.to_string());
+    let command = &mut proxy(&[
+        ("DESTINATION_SVC_ADDR", nobody.clone()),
+        ("POLICY_SVC_ADDR", nobody.clone()),
+        ("IDENTITY_SVC_ADDR", nobody),
+        ("POLICY_WORKLOAD", "shop:web-0".into()),
+        ("IDENTITY_LOCAL_NAME", identity("web", "shop").to_string()),
+        ("IDENTITY_TRUST_ANCHORS", pki.anchors_pem()),
+        ("IDENTITY_TOKEN_FILE", "/nonexistent".into()),
+        ("INBOUND_LISTEN_ADDR", raw::refused().await.to_string()),
+        ("OUTBOUND_LISTEN_ADDR", raw::refused().await.to_string()),
+        ("ADMIN_LISTEN_ADDR", admin.to_string()),
+    ]);
+    let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    until(admin, "GET /live", |answer| answer.starts_with("HTTP/1.1 200")).await;
+    until(admin, "GET /ready", |answer| answer.starts_with("HTTP/1.1 503")).await;
+    let pid = running.0.id().to_string();
+    for _ in 0..2 {
+        // The second may find it gone.
+        let _sent = Command::new("kill").args(["-TERM", &pid]).stderr(Stdio::null()).status().unwrap();
+    }
+    let ended = async {
+        loop {
+            match running.0.try_wait().unwrap() {
+                Some(status) => return status,
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let status = tokio::time::timeout(raw::PATIENCE, ended).await.expect("it ends in time");
+    assert_eq!(status.code(), Some(0));
+}

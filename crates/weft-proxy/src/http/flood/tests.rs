@@ -24,16 +24,16 @@ fn every_frame_that_only_costs_has_an_end() {
         ("unknown", 0xbb, 0, 0),
     ];
     for (name, kind, flags, length) in floods {
-        let stopped = taken(&mut Budget::new(now), now, |_| vec![head(kind, flags, 1, length)]);
+        let stopped = taken(&mut Budget::new(now, false), now, |_| vec![head(kind, flags, 1, length)]);
         assert_eq!(stopped, Some(BURST), "{name}");
     }
-    assert_eq!(taken(&mut Budget::new(now), now, |_| vec![head(DATA, 0, 1, 1)]), None, "a body");
+    assert_eq!(taken(&mut Budget::new(now, false), now, |_| vec![head(DATA, 0, 1, 1)]), None, "a body");
 }
 
 #[test]
 fn time_gives_some_back() {
     let mut now = Instant::now();
-    let mut budget = Budget::new(now);
+    let mut budget = Budget::new(now, false);
     for _ in 0..600 {
         now += Duration::from_secs(1);
         for _ in 0..PER_SECOND - 1 {
@@ -50,9 +50,10 @@ fn rapid_resets_have_an_end_and_late_ones_do_not() {
         let stream = 2 * i + 1;
         vec![head(HEADERS, 5, stream, 20), head(RST_STREAM, 0, stream, 4)]
     };
-    assert_eq!(taken(&mut Budget::new(now), now, open_and_reset), Some(BURST));
+    assert_eq!(taken(&mut Budget::new(now, false), now, open_and_reset), Some(BURST / PER_RESET));
+    assert_eq!(taken(&mut Budget::new(now, true), now, open_and_reset), None, "a proxy's clients");
     // A thousand requests a second, each of which times out after two: an outage, not an attack.
-    let mut budget = Budget::new(now);
+    let mut budget = Budget::new(now, false);
     for i in 0..60_000 {
         now += Duration::from_millis(1);
         budget.received(head(HEADERS, 5, 2 * i + 1, 20), now).unwrap();
@@ -66,7 +67,7 @@ fn rapid_resets_have_an_end_and_late_ones_do_not() {
 #[test]
 fn hedged_requests_pay_for_what_they_cancel() {
     let now = Instant::now();
-    let mut budget = Budget::new(now);
+    let mut budget = Budget::new(now, false);
     for i in 0..50_000 {
         let (wanted, other) = (4 * i + 1, 4 * i + 3);
         budget.received(head(HEADERS, 5, wanted, 20), now).unwrap();
@@ -79,7 +80,7 @@ fn hedged_requests_pay_for_what_they_cancel() {
 #[test]
 fn a_large_response_pays_for_its_window_updates() {
     let now = Instant::now();
-    let mut budget = Budget::new(now);
+    let mut budget = Budget::new(now, false);
     for _ in 0..10_000 {
         // 16 KiB, read in pieces of 4 KiB, each of which is told for the stream and for the connection.
         budget.sent(head(DATA, 0, 1, 16_384), now).unwrap();
@@ -92,10 +93,10 @@ fn a_large_response_pays_for_its_window_updates() {
 #[test]
 fn resets_that_a_client_provokes_are_counted_as_its_own() {
     let now = Instant::now();
-    let mut budget = Budget::new(now);
+    let mut budget = Budget::new(now, false);
     let provoked = (0..10_000).find(|i| budget.sent(head(RST_STREAM, 0, 2 * i + 1, 4), now).is_err());
-    assert_eq!(provoked, Some(BURST));
-    assert_eq!(budget.counts.resets_sent, BURST + 1);
+    assert_eq!(provoked, Some(BURST / PER_RESET));
+    assert_eq!(budget.counts.resets_sent, BURST / PER_RESET + 1);
 }
 
 /// The bytes of a frame.
@@ -120,7 +121,7 @@ async fn read(guard: &mut Guard<tokio::io::DuplexStream>) -> (Vec<u8>, io::Error
 async fn a_block_that_does_not_end_is_ended() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (mut client, server) = tokio::io::duplex(1 << 16);
-    let (mut guard, verdict) = Guard::new(server);
+    let (mut guard, verdict) = Guard::new(server, false);
     let settings = frame(SETTINGS, 0, 0, &[]);
     let sent = [PREFACE, &settings, &frame(HEADERS, 0, 1, b"x")].concat();
     client.write_all(&sent).await.unwrap();
@@ -138,7 +139,7 @@ async fn a_block_that_does_not_end_is_ended() {
 async fn idle_connections_and_slow_bodies_are_left_alone() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (mut client, server) = tokio::io::duplex(1 << 16);
-    let (mut guard, verdict) = Guard::new(server);
+    let (mut guard, verdict) = Guard::new(server, false);
     let serving = tokio::task::spawn_local(async move { guard.read_to_end(&mut Vec::new()).await.is_ok() });
     client.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
     tokio::time::sleep(FRAME_LIMIT * 10).await;
@@ -156,7 +157,7 @@ async fn goaway_follows_a_whole_frame_or_is_not_sent() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     for cut in [9 + 6, 12] {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let (mut guard, verdict) = Guard::new(server);
+        let (mut guard, verdict) = Guard::new(server, false);
         let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
         let answer = frame(DATA, 0, 1, b"answer");
         guard.write_all(&answer[..cut]).await.unwrap();

@@ -1,7 +1,7 @@
 //! Bodies that come over HTTP/1, interim responses, and what is left when HTTP ends.
 
 use super::{
-    conn::{Piece, Shared},
+    conn::{BodyError, Piece, Shared},
     encode,
 };
 use bytes::Bytes;
@@ -98,7 +98,14 @@ impl Incoming {
                 Ok(Piece::Data(data)) => Ok(Frame::data(data)),
                 Ok(Piece::Trailers(trailers)) => Ok(Frame::trailers(trailers)),
                 Err(error) => Err(match self.of {
-                    Of::Request => error.fault(Code::ConnectionReset, Code::BadRequest, Phase::RequestBody),
+                    // A client that ends its side inside a message may still wait for an answer (RFC 9112, 8).
+                    Of::Request => {
+                        let lost = match error {
+                            BodyError::Truncated => Code::BadRequest,
+                            _ => Code::ConnectionReset,
+                        };
+                        error.fault(lost, Code::BadRequest, Phase::RequestBody)
+                    }
                     Of::Response { lost, bad } => error.fault(lost, bad, Phase::ResponseBody),
                 }),
             })

@@ -39,6 +39,9 @@ struct Sent {
     failed: RefCell<Option<Fault>>,
 }
 
+/// Interim responses to one request. Servers send one or two.
+const MAX_INTERIM: usize = 32;
+
 /// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum Lost {
@@ -175,8 +178,9 @@ impl Client {
         mut upload: Option<&mut AbortOnDropHandle<()>>,
         interim: Option<&Interim>,
     ) -> Result<ResponseHead, Lost> {
-        let mut begun = false;
+        let mut interims = 0;
         loop {
+            let begun = interims > 0;
             let bytes = poll_fn(|cx| {
                 let polled = self.conn.borrow_mut().poll_head(cx);
                 if polled.is_ready() {
@@ -202,7 +206,6 @@ impl Client {
                 Err(BodyError::Io(error)) => return Err(Lost::Silent(Some(error))),
                 Err(BodyError::Bad(bad)) => return Err(Lost::Bad(bad)),
             };
-            begun = true;
             let head = head::response(&bytes, &asked.method).map_err(Lost::Bad)?;
             let status = head.response.status();
             if !status.is_informational() {
@@ -215,6 +218,11 @@ impl Client {
                 } else {
                     Err(Lost::Bad(Bad::Syntax("a 101 that nobody asked for")))
                 };
+            }
+            // They wait for a client that may not read: without an end they would fill the memory.
+            interims += 1;
+            if interims > MAX_INTERIM {
+                return Err(Lost::Bad(Bad::Syntax("interim responses without end")));
             }
             if let Some(interim) = interim {
                 interim.say(status, head.response.headers());

@@ -38,12 +38,13 @@ impl Bad {
         self.fault(Code::BadRequest, Phase::RequestHeaders)
     }
 
-    /// `code` for what is not HTTP; limits have their own.
+    /// `code` for what is not HTTP. A request beyond a limit has its own: its client can do something about it.
     pub(crate) fn fault(self, code: Code, phase: Phase) -> Fault {
+        let limit = if code == Code::BadRequest { Code::HeadersTooLarge } else { code };
         match self {
             Bad::Syntax(why) => Fault::new(code).in_phase(phase).fact("reason", why),
-            Bad::Large => Fault::new(Code::HeadersTooLarge).in_phase(phase).fact("limit", MAX_HEAD),
-            Bad::Many => Fault::new(Code::HeadersTooLarge).in_phase(phase).fact("limit_fields", MAX_FIELDS),
+            Bad::Large => Fault::new(limit).in_phase(phase).fact("limit", MAX_HEAD),
+            Bad::Many => Fault::new(limit).in_phase(phase).fact("limit_fields", MAX_FIELDS),
         }
     }
 }
@@ -247,7 +248,17 @@ fn target(bytes: &Bytes, target: &str, method: &Method) -> Result<Uri, Bad> {
 
 /// `uri-host [":" port]` by its characters (RFC 3986, 3.2.2); user information is not part of it. May be empty.
 fn is_host(value: &[u8]) -> bool {
-    value.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(b))
+    let (port, valid) = if let Some(literal) = value.strip_prefix(b"[") {
+        let Some(end) = literal.iter().position(|b| *b == b']') else { return false };
+        let (address, port) = (&literal[..end], &literal[end + 1..]);
+        (port, !address.is_empty() && address.iter().all(|b| b.is_ascii_hexdigit() || b":.".contains(b)))
+    } else {
+        let end = value.iter().position(|b| *b == b':').unwrap_or(value.len());
+        let allowed = |b: &u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(b);
+        (&value[end..], value[..end].iter().all(allowed))
+    };
+    let digits = port.strip_prefix(b":").unwrap_or_default();
+    valid && (port.is_empty() || port.starts_with(b":")) && digits.iter().all(u8::is_ascii_digit)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
