@@ -179,13 +179,13 @@ def attack(name, host, port, seconds):
 
 
 def neighbour(host, port, seconds, rate):
-    """Asks at a fixed rate on two connections, and again on a new one if one is lost."""
+    """Asks at a fixed rate on eight connections, and again on a new one if one is lost."""
     results, lock = [], threading.Lock()
 
     def ask(offset):
         s, begin = None, time.monotonic()
-        for i in range(int(seconds * rate / 2)):
-            due = begin + offset + i * 2 / rate
+        for i in range(int(seconds * rate / 8)):
+            due = begin + offset + i * 8 / rate
             if time.monotonic() > begin + seconds + 2:
                 # What could not even be asked any more is lost, too.
                 results.append((False, 0))
@@ -208,7 +208,7 @@ def neighbour(host, port, seconds, rate):
             with lock:
                 results.append((ok, time.monotonic() - started))
 
-    threads = [threading.Thread(target=ask, args=(o / rate,)) for o in range(2)]
+    threads = [threading.Thread(target=ask, args=(o / rate,)) for o in range(8)]
     for t in threads:
         t.start()
     for t in threads:
