@@ -1,6 +1,11 @@
 //! Deadlines that are kept outside of the work they limit.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A timer that fires this much too late did not wait for the work: the process did not run (stopped, or starved of
@@ -17,23 +22,45 @@ pub(crate) struct Late {
 
 /// Waits for `work` at most `limit`. Work that is done when both are due counts as done. After a stall the deadline
 /// moves once, so that a process that was stopped does not fail what its peers answered meanwhile.
-pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, Late> {
+pub(crate) fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
     let begun = Instant::now();
-    let timer = sleep_until(begun + limit);
-    tokio::pin!(work, timer);
-    let mut stalled = None;
-    loop {
-        tokio::select! {
-            biased;
-            done = &mut work => return Ok(done),
-            () = &mut timer => match (stall(&timer), stalled) {
-                (Some(gap), None) => {
-                    stalled = Some(gap);
-                    timer.as_mut().reset(Instant::now() + limit);
-                }
-                (gap, _) => return Err(Late { waited: begun.elapsed(), stalled: stalled.or(gap) }),
-            },
+    Within { work, timer: sleep_until(begun + limit), begun, limit, stalled: None }
+}
+
+pin_project_lite::pin_project! {
+    /// A type of its own because an async function would hold the work twice: as its argument, and pinned.
+    #[must_use]
+    pub(crate) struct Within<F> {
+        #[pin]
+        work: F,
+        #[pin]
+        timer: Sleep,
+        begun: Instant,
+        limit: Duration,
+        stalled: Option<Duration>,
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = Result<F::Output, Late>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Poll::Ready(done) = this.work.poll(cx) {
+            return Poll::Ready(Ok(done));
         }
+        while this.timer.as_mut().poll(cx).is_ready() {
+            match (stall(&this.timer), *this.stalled) {
+                (Some(gap), None) => {
+                    *this.stalled = Some(gap);
+                    this.timer.as_mut().reset(Instant::now() + *this.limit);
+                }
+                (gap, stalled) => {
+                    return Poll::Ready(Err(Late { waited: this.begun.elapsed(), stalled: stalled.or(gap) }));
+                }
+            }
+        }
+        Poll::Pending
     }
 }
 

@@ -35,6 +35,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use std::{
     cell::{Cell, RefCell},
     error::Error,
+    pin::pin,
     rc::Rc,
     sync::Arc,
     time::Instant,
@@ -149,7 +150,8 @@ impl Service for Requests {
         let connection = &self.connection;
         let observers = &connection.worker.mesh.observers;
         let watching = observers.inbound(&mut request, connection.client, &connection.tls, connection.app);
-        let answered = observe::measured(watching.as_ref(), self.answer(request, begun, audience.grpc)).await;
+        let answering = pin!(self.answer(request, begun, audience.grpc));
+        let answered = observe::measured(watching.as_ref(), answering).await;
         let (response, fault) = match answered {
             Ok(response) => (response, None),
             Err(no_answer) => {
@@ -292,7 +294,7 @@ impl Requests {
         }
         self.limit(policy)?;
         if let Some(gateway) = &self.gateway {
-            let response = self.pass_on(gateway, request, &counted.permit).await?;
+            let response = Box::pin(self.pass_on(gateway, request, &counted.permit)).await?;
             return Ok(self.told(response, None, filters, asked, counted));
         }
         let upgrades = !asked.carried && headers::wants_upgrade(&request);

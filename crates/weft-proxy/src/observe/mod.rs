@@ -21,7 +21,7 @@ use std::{
     error::Error,
     future::poll_fn,
     net::SocketAddr,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -264,9 +264,11 @@ impl Drop for Watching {
 }
 
 /// Runs a request's work, and measures what it takes of the worker's time if somebody watches.
-pub(crate) async fn measured<T>(watching: Option<&Watching>, work: impl Future<Output = T>) -> T {
+pub(crate) async fn measured<T>(
+    watching: Option<&Watching>,
+    mut work: Pin<&mut impl Future<Output = T>>,
+) -> T {
     let Some(watching) = watching else { return work.await };
-    let mut work = pin!(work);
     let mut spent = Duration::ZERO;
     let done = poll_fn(|cx| {
         let begun = Instant::now();

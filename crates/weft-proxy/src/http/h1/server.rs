@@ -104,7 +104,8 @@ pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<
         };
         let mut asked = Asked { method: request.method().clone(), version: request.version(), keep_alive };
         let body = Body::h1(Incoming::new(conn.clone(), Of::Request, upgrade));
-        let answering = pin!(service.clone().call(request.map(|()| body)));
+        // On the heap: an idle connection is not to hold the room that answering takes.
+        let answering = Box::pin(service.clone().call(request.map(|()| body)));
         let response = match answered(&conn, answering, asked.version).await {
             Some(Ok(response)) => response,
             Some(Err(_)) | None => {
@@ -132,7 +133,7 @@ pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<
             }
         }
     }
-    linger(&conn).await;
+    Box::pin(linger(&conn)).await;
     Ok(())
 }
 
@@ -157,7 +158,7 @@ type Answer = Result<Response<Body>, Box<dyn Error + Send + Sync>>;
 /// Waits for the service, and for signs that the client has left: `None`.
 async fn answered(
     conn: &Shared,
-    mut answering: Pin<&mut impl Future<Output = Answer>>,
+    mut answering: Pin<Box<impl Future<Output = Answer>>>,
     version: Version,
 ) -> Option<Answer> {
     let mut probe: Option<Probe> = None;
