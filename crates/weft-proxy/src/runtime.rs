@@ -4,12 +4,12 @@ use crate::{
     admin::{self, Admin},
     certify::{self, Certifier},
     config::{Config, ControlAddr, Sockets},
-    control::{Dialer, Service, Whom, report},
+    control::{Dialer, Service, Whom, counts::Counts, report},
     discovery::{self, Discovery},
     drain, identity,
     log::Log,
     mesh::Mesh,
-    metrics::Metrics,
+    metrics::{ControlService, Metrics},
     observe,
     record::Recorder,
     watchdog::{self, Heart},
@@ -188,6 +188,7 @@ async fn run(config: Config, issuer: Issuer, log: Arc<Log>) -> Result<(), Fault>
         () = &mut stop => false,
     };
     if certified {
+        mesh.metrics.phase(Phase::Start, mesh.metrics.uptime());
         tracing::info!("ready");
         stop.await;
     }
@@ -229,14 +230,16 @@ fn start_agent(
     asked: Asked,
 ) -> Vec<Service> {
     let config = &mesh.config;
-    let service =
-        |name, addr: &ControlAddr, whom| Service::start(Dialer::for_proxy(config, name, addr, whom));
+    let service = |service: ControlService, addr: &ControlAddr, whom| {
+        let counts = Some(Counts::of(&mesh.metrics, service, addr));
+        Service::start(Dialer { counts, ..Dialer::for_proxy(config, service.as_str(), addr, whom) })
+    };
     let mut services = Vec::new();
     let (settings, metrics, recorder) =
         (config.identity.clone(), mesh.metrics.clone(), mesh.recorder.clone());
     match issuer {
         Issuer::ControlPlane(addr, anchors) => {
-            let service = service("identity", &addr, Whom::Anyone(anchors.clone()));
+            let service = service(ControlService::Identity, &addr, Whom::Anyone(anchors.clone()));
             services.push(service.clone());
             let certifier = Certifier { settings, anchors, service, metrics, recorder };
             tokio::spawn(certifier.run(publisher));
@@ -249,8 +252,8 @@ fn start_agent(
     }
 
     let certified = || Whom::Certified(mesh.identity.clone());
-    let destination = service("destination", &config.control.destination, certified());
-    let policy = service("policy", &config.control.policy, certified());
+    let destination = service(ControlService::Destination, &config.control.destination, certified());
+    let policy = service(ControlService::Policy, &config.control.policy, certified());
     services.extend([destination.clone(), policy.clone()]);
     tokio::spawn(report::run(destination.clone(), config.pod_name(), journal, mesh.metrics.clone()));
     let cx = discovery::context::Context {

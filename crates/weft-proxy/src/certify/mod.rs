@@ -53,7 +53,10 @@ impl Certifier {
         let mut failures = 0;
         let mut told = Instant::now();
         loop {
-            let delay = match self.certify(&key, &csr).await {
+            let begun = Instant::now();
+            let certified = self.certify(&key, &csr).await;
+            self.metrics.phase(Phase::Certify, begun.elapsed());
+            let delay = match certified {
                 Ok(credentials) => {
                     failures = 0;
                     let delay = credentials.renew_in(SystemTime::now(), min, max);

@@ -1,5 +1,6 @@
 //! One HTTP/2 connection to a replica of the control plane: TCP, TLS, preface, each with a deadline.
 
+use super::counts::Counts;
 use crate::config::ControlAddr;
 use bytes::Bytes;
 use hyper::{
@@ -40,6 +41,7 @@ pub struct Connection {
     authority: http::uri::Authority,
     peer: SocketAddr,
     load: Arc<Load>,
+    counts: Option<Counts>,
 }
 
 /// What is under way on a connection.
@@ -91,6 +93,11 @@ impl Connection {
 
     pub fn is_open(&self) -> bool {
         !self.requests.is_closed()
+    }
+
+    /// Counts its requests from now on.
+    pub(super) fn counted(self, counts: Option<Counts>) -> Self {
+        Connection { counts, ..self }
     }
 
     /// Less is better: a replica that just failed comes last, and requests that wait for an answer count before streams
@@ -191,7 +198,7 @@ where
         let _unheard = ended.send(driver.await.err());
     });
     let end = Box::pin(async move { broken(end.await.ok().flatten()) });
-    Ok((Connection { requests, authority: authority.clone(), peer, load: Arc::default() }, end))
+    Ok((Connection { requests, authority: authority.clone(), peer, load: Arc::default(), counts: None }, end))
 }
 
 /// A request of this connection, in the shape that tonic's clients call.
@@ -216,14 +223,21 @@ impl tower::Service<http::Request<tonic::body::Body>> for Connection {
         let response = self.requests.send_request(request);
         let unanswered = Counted::new(&self.load, |load| &load.unanswered);
         let open = Counted::new(&self.load, |load| &load.open);
-        let load = self.load.clone();
+        let (load, counts, begun) = (self.load.clone(), self.counts.clone(), Instant::now());
+        if let Some(counts) = &counts {
+            counts.request();
+        }
         Box::pin(async move {
             let response = response.await.map_err(Arc::new)?;
             drop(unanswered);
             if is_unable(response.headers()) {
                 *load.unable.lock() = Some(Instant::now());
             }
-            Ok(response.map(|inner| Answer { inner, _open: open }))
+            let (head, inner) = response.into_parts();
+            if let Some(counts) = &counts {
+                counts.response(&head, begun);
+            }
+            Ok(http::Response::from_parts(head, Answer { inner, _open: open }))
         })
     }
 }

@@ -59,6 +59,8 @@ enum Servers {
 pub(super) struct Resolved {
     pub(super) addrs: BTreeSet<SocketAddr>,
     pub(super) valid: Duration,
+    /// Found by the records of its replicas.
+    pub(super) by_srv: bool,
 }
 
 /// The parts of an answer that are of use.
@@ -83,7 +85,11 @@ impl Resolver {
     /// `loopback`: other addresses would not be plaintext's to reach.
     pub(super) async fn resolve(&self, host: &str, port: u16, loopback: bool) -> Result<Resolved, Fault> {
         if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(Resolved { addrs: BTreeSet::from([SocketAddr::new(ip, port)]), valid: MOST });
+            return Ok(Resolved {
+                addrs: BTreeSet::from([SocketAddr::new(ip, port)]),
+                valid: MOST,
+                by_srv: false,
+            });
         }
         let fault = || {
             let fault = Fault::new(Code::ControllerUnreachable).in_phase(Phase::Control).about(host);
@@ -121,7 +127,7 @@ impl Resolver {
         // Names that only /etc/hosts or a search list knows, and machines without resolvers, are the library's matter.
         let by_library = async || {
             let addrs = tokio::net::lookup_host((host, port)).await?.take(ADDRESSES).collect();
-            Ok(Resolved { addrs, valid: UNTOLD })
+            Ok(Resolved { addrs, valid: UNTOLD, by_srv: false })
         };
         let Some(name) = name_of(host).filter(|_| !servers.is_empty()) else { return by_library().await };
 
@@ -157,7 +163,7 @@ async fn services(servers: &[SocketAddr], answer: Answer, port: u16) -> Resolved
     if targets.iter().any(|(_, p)| *p == port) {
         targets.retain(|(_, p)| *p == port);
     }
-    let mut found = Resolved { addrs: BTreeSet::new(), valid: answer.ttl.unwrap_or(UNTOLD) };
+    let mut found = Resolved { addrs: BTreeSet::new(), valid: answer.ttl.unwrap_or(UNTOLD), by_srv: true };
     for (target, port) in targets.into_iter().take(ADDRESSES * 4) {
         match dashed(&target) {
             Some(ip) => drop(found.addrs.insert(SocketAddr::new(ip, port))),
@@ -174,7 +180,7 @@ async fn services(servers: &[SocketAddr], answer: Answer, port: u16) -> Resolved
 
 async fn addresses(servers: &[SocketAddr], name: &Name, port: u16) -> Resolved {
     let (four, six) = tokio::join!(ask(servers, name, RecordType::A), ask(servers, name, RecordType::AAAA));
-    let mut found = Resolved { addrs: BTreeSet::new(), valid: UNTOLD };
+    let mut found = Resolved { addrs: BTreeSet::new(), valid: UNTOLD, by_srv: false };
     let answers: Vec<Answer> = [four, six].into_iter().flatten().collect();
     if let Some(ttl) = answers.iter().filter_map(|answer| answer.ttl).min() {
         found.valid = ttl;

@@ -2,6 +2,7 @@
 //! process lives.
 
 pub mod connection;
+pub mod counts;
 pub mod dns;
 pub mod lookup;
 mod replicas;
@@ -14,11 +15,13 @@ use crate::{
     identity,
 };
 use connection::Connection;
+use counts::Counts;
 use dns::{Resolved, Resolver};
 use rand::{Rng, seq::IndexedRandom};
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    fmt,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -49,7 +52,7 @@ impl State {
 }
 
 /// One service of the control plane. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Service {
     name: &'static str,
     /// Shown in faults.
@@ -58,6 +61,7 @@ pub struct Service {
     on_loopback: bool,
     /// What has to be there first.
     certificate: Option<identity::Handle>,
+    counts: Option<Counts>,
 }
 
 /// As whom a service is spoken to, if it is not on loopback.
@@ -77,6 +81,7 @@ pub struct Dialer {
     /// Between attempts to connect to one replica.
     pub backoff: Backoff,
     pub dns: Resolver,
+    pub counts: Option<Counts>,
 }
 
 impl Dialer {
@@ -84,7 +89,14 @@ impl Dialer {
     #[must_use]
     pub fn new(name: &'static str, addr: ControlAddr, anchors: TrustBundle) -> Dialer {
         let backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60), jitter: 0.1 };
-        Dialer { name, addr, whom: Whom::Anyone(anchors), backoff, dns: Resolver::system(None, None) }
+        Dialer {
+            name,
+            addr,
+            whom: Whom::Anyone(anchors),
+            backoff,
+            dns: Resolver::system(None, None),
+            counts: None,
+        }
     }
 
     /// As the configuration says.
@@ -101,11 +113,22 @@ impl Dialer {
                 config.outbound.connect_backoff
             },
             dns: Resolver::system(config.control.min_ttl, config.control.max_ttl),
+            counts: None,
         }
     }
 
     async fn resolve(&self) -> Result<Resolved, Fault> {
-        self.dns.resolve(&self.addr.host, self.addr.port, self.addr.name.is_none()).await
+        let found = self.dns.resolve(&self.addr.host, self.addr.port, self.addr.name.is_none()).await;
+        if let Some(counts) = self.counts.as_ref().filter(|_| self.addr.host.parse::<IpAddr>().is_err()) {
+            counts.resolved(found.as_ref().is_ok_and(|found| found.by_srv), found.is_ok());
+        }
+        found
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Service({} at {})", self.name, self.addr)
     }
 }
 
@@ -124,6 +147,7 @@ impl Service {
                 Whom::Certified(identity) if dialer.addr.name.is_some() => Some(identity.clone()),
                 _ => None,
             },
+            counts: dialer.counts.clone(),
         };
         tokio::spawn(replicas::keep_up(dialer, publish));
         service
@@ -144,6 +168,17 @@ impl Service {
 
     /// A connection, waited for until `deadline`.
     pub async fn connection(&self, deadline: Instant) -> Result<Connection, Fault> {
+        let begun = Instant::now();
+        let patience = deadline.saturating_duration_since(begun);
+        let waiting = self.counts.as_ref().map(|counts| counts.asked(patience));
+        let connection = self.wait_for_connection(deadline).await;
+        if let Some(waiting) = waiting {
+            waiting.served(connection.is_ok(), begun.elapsed());
+        }
+        connection
+    }
+
+    async fn wait_for_connection(&self, deadline: Instant) -> Result<Connection, Fault> {
         let mut state = self.state.clone();
         let up = state.wait_for(|state| state.up.iter().any(Connection::is_open));
         if let Ok(Ok(state)) = tokio::time::timeout_at(deadline.into(), up).await

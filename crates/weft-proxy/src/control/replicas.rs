@@ -49,10 +49,15 @@ pub(super) async fn keep_up(dialer: Dialer, publish: watch::Sender<Arc<State>>) 
                 asking = None;
                 resolved = Instant::now();
                 let again = match found {
-                    Ok(Resolved { addrs, valid }) => {
+                    Ok(Resolved { addrs, valid, .. }) => {
                         failures = 0;
                         state.unresolved = None;
+                        let before = tasks.len();
+                        let removed = tasks.keys().filter(|addr| !addrs.contains(addr)).count();
                         replace(&dialer, &addrs, &mut tasks, &events);
+                        if let Some(counts) = &dialer.counts {
+                            counts.replicas(before == 0, tasks.len() + removed - before, removed);
+                        }
                         valid
                     }
                     Err(fault) => {
@@ -91,6 +96,9 @@ pub(super) async fn keep_up(dialer: Dialer, publish: watch::Sender<Arc<State>>) 
         // A task that was given up may have sent its last event before.
         state.up.retain(|up| tasks.contains_key(&up.peer()));
         state.failed.retain(|addr, _| tasks.contains_key(addr));
+        if let Some(counts) = &dialer.counts {
+            counts.connected(tasks.len(), state.up.len());
+        }
         publish.send_replace(Arc::new(state.clone()));
     }
 }
@@ -132,6 +140,7 @@ async fn replica(dialer: Arc<Dialer>, peer: SocketAddr, events: mpsc::Sender<Eve
         };
         let fault = match connection::connect(&dialer.addr, peer, tls.as_ref()).await {
             Ok((connection, ended)) => {
+                let connection = connection.counted(dialer.counts.clone());
                 tracing::debug!(service = dialer.name, %peer, "connected");
                 let up = Instant::now();
                 if events.send(Event::Up(peer, connection)).await.is_err() {

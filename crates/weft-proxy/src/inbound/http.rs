@@ -72,6 +72,8 @@ struct Counted {
     /// What is under way by this permit.
     hold: Rc<Hold>,
     flavour: Flavour,
+    /// Empty unless series are kept apart by it.
+    authority: Box<str>,
     allowed: Arc<Counter>,
     series: Arc<HttpSeries>,
     by_route: Arc<InboundRoute>,
@@ -248,7 +250,12 @@ impl Requests {
             weft_model::inbound::Protocol::Grpc(_) => Flavour::Grpc,
             _ => Flavour::Http,
         };
-        let counted = self.counters(&policy, &permit, flavour);
+        let mesh = &self.connection.worker.mesh;
+        let authority = match headers::authority(&request) {
+            Some(authority) if mesh.config.inbound.authority_labels => authority,
+            _ => "",
+        };
+        let counted = self.counters(&policy, &permit, flavour, authority);
         let asked = Asked { begun, is_grpc, carried: carried.is_some() };
         counted.allowed.add(1);
         counted.series.request();
@@ -262,6 +269,7 @@ impl Requests {
         };
         match answered {
             Ok(response) => {
+                mesh.metrics.phase(Phase::ResponseHeaders, begun.elapsed());
                 let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
                 Ok(response.map(|body| body.by_route(exchange, status, grpc)))
             }
@@ -447,13 +455,11 @@ impl Requests {
                     DenyReason::NoRoute => Count::InboundHttpRouteNotFound,
                     _ => Count::InboundHttpAuthzDeny,
                 };
-                let mut labels = Labels::new()
+                let labels = Labels::new()
                     .target(connection.app)
                     .server(&policy.meta, connection.app.port())
-                    .client_tls(&connection.tls);
-                if let Some(route) = &denied.route {
-                    labels = labels.policy("route", route);
-                }
+                    .client_tls(&connection.tls)
+                    .inbound_route(denied.route.as_deref());
                 connection.worker.mesh.metrics.counter(family, &labels).add(1);
                 connection.story.decided(&policy.meta, None);
                 Err(connection.denied(policy, &denied))
@@ -462,9 +468,17 @@ impl Requests {
     }
 
     /// The counters that belong to a permit; also tells the story when another one decided than before.
-    fn counters(&self, policy: &ServerPolicy, permit: &Permit, flavour: Flavour) -> Rc<Counted> {
+    fn counters(
+        &self,
+        policy: &ServerPolicy,
+        permit: &Permit,
+        flavour: Flavour,
+        authority: &str,
+    ) -> Rc<Counted> {
         let mut all = self.counted.borrow_mut();
-        if let Some(found) = all.iter().find(|c| c.permit == *permit && c.flavour == flavour) {
+        if let Some(found) =
+            all.iter().find(|c| c.permit == *permit && c.flavour == flavour && *c.authority == *authority)
+        {
             return found.clone();
         }
         let connection = &self.connection;
@@ -476,18 +490,19 @@ impl Requests {
             .target(connection.app)
             .server(permit.server(), connection.app.port())
             .policy("authz", permit.authorization())
-            .client_tls(&connection.tls);
-        if let Some(route) = permit.route() {
-            labels = labels.policy("route", route);
-        }
+            .client_tls(&connection.tls)
+            .inbound_route(permit.route().map(|route| &**route));
         let metrics = &connection.worker.mesh.metrics;
-        let mut by_route =
-            Labels::new().policy("parent", permit.server()).with("parent_port", connection.app.port());
-        if let Some(route) = permit.route() {
-            by_route = by_route.policy("route", route);
-        }
+        let by_route = Labels::new()
+            .policy("parent", permit.server())
+            .with("parent_port", connection.app.port())
+            .inbound_route(permit.route().map(|route| &**route));
         let allowed = metrics.counter(Count::InboundHttpAuthzAllow, &labels);
-        let series = metrics.http(&labels.with("direction", "inbound"));
+        labels = labels.with("direction", "inbound");
+        if !authority.is_empty() {
+            labels = labels.with("authority", authority);
+        }
+        let series = metrics.http(&labels);
         if all.len() >= COUNTED {
             // Never one by which something is under way: a change of the policy must find it.
             if let Some(free) = all.iter().position(|c| Rc::strong_count(&c.hold) == 1) {
@@ -498,6 +513,7 @@ impl Requests {
             permit: permit.clone(),
             hold: Rc::default(),
             flavour,
+            authority: authority.into(),
             allowed,
             series,
             by_route: metrics.inbound_route(flavour, &by_route),

@@ -209,6 +209,8 @@ mod tests {
     }
 
     fn written(log: impl FnOnce()) -> (String, Value) {
+        // With one subscriber alone, another thread's would decide what is heard here.
+        crate::log::to_test_output();
         let kept = Kept::default();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(kept.clone()), log);
         let (plain, json) = kept.0.lock().unwrap().pop().expect("an event was logged");

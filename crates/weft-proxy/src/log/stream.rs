@@ -116,6 +116,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_gets_what_its_filter_lets_pass_and_is_told_of_losses() {
+        // With one subscriber alone, another thread's would decide what is heard here.
+        crate::log::to_test_output();
         let (layers, places) = layers();
         let _current = tracing::subscriber::set_default(tracing_subscriber::registry().with(layers));
         tracing::error!("nobody reads");

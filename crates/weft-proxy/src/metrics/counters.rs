@@ -34,6 +34,7 @@ pub enum Count {
     SpanExportRequests,
     SpansDropped,
     TransferCost,
+    ControlDnsResolutions,
 }
 
 /// Its name without `_total`, its labels, and what is counted.
@@ -171,6 +172,12 @@ pub(crate) const COUNTERS: &[Counters] = &[
         "outbound_tcp_transfer_cost_bytes",
         &[&["op", "zone_locality"]],
         "Bytes received from and sent to endpoints, by whether they are in this zone",
+    ),
+    (
+        Count::ControlDnsResolutions,
+        "control_dns_resolutions",
+        &[&["client", "record_type", "result"]],
+        "Times that a controller's name was asked for",
     ),
 ];
 

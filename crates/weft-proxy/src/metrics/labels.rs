@@ -87,6 +87,14 @@ impl Labels {
         self.policy("srv", meta).with("srv_port", port)
     }
 
+    /// A route, as inbound families name it. A server without routes has Linkerd's default one, which matches all.
+    pub fn inbound_route(self, route: Option<&Meta>) -> Self {
+        match route {
+            Some(route) => self.policy("route", route),
+            None => self.policy("route", &Meta::default_named("default")),
+        }
+    }
+
     /// A route, as outbound families name it.
     pub fn route(self, meta: &Meta) -> Self {
         self.with("route_group", meta.group())

@@ -56,6 +56,8 @@ pub struct Metrics {
     detections: [Set<Detection>; 2],
     transport_routes: [Set<TransportRoute>; 2],
     balancers: [Set<Balancer>; 3],
+    control_balancers: [Set<Balancer>; 3],
+    control_http: Set<HttpSeries>,
     faults: Vec<[OnceLock<Arc<Counter>>; 2]>,
     phases: Vec<Histogram>,
 }
@@ -73,6 +75,24 @@ pub enum Balanced {
     Http,
     Tcp,
     Tls,
+}
+
+/// A service of the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlService {
+    Identity,
+    Destination,
+    Policy,
+}
+
+impl ControlService {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ControlService::Identity => "identity",
+            ControlService::Destination => "destination",
+            ControlService::Policy => "policy",
+        }
+    }
 }
 
 /// Routes of bytes.
@@ -135,6 +155,16 @@ impl Metrics {
                 Set::new("outbound_tcp_balancer", OF_BALANCER, "opaque by backend"),
                 Set::new("outbound_tls_balancer", OF_BALANCER, "TLS by backend"),
             ],
+            control_balancers: [
+                Set::new("control_identity_balancer", &[&["addr"]], "certificates"),
+                Set::new("control_destination_balancer", &[&["addr"]], "discovery"),
+                Set::new("control_policy_balancer", &[&["addr"]], "policy"),
+            ],
+            control_http: Set::new(
+                "control_",
+                &[&["addr", "tls", "server_id", "no_tls_reason"]],
+                "control plane",
+            ),
             faults: Code::ALL.iter().map(|_| Default::default()).collect(),
             phases: PHASES.iter().map(|_| Histogram::new(&STEPS)).collect(),
         })
@@ -199,6 +229,16 @@ impl Metrics {
         self.balancers[balanced as usize].resolve(labels)
     }
 
+    /// The replicas of a service of the control plane.
+    pub fn control_balancer(&self, service: ControlService, labels: &Labels) -> Arc<Balancer> {
+        self.control_balancers[service as usize].resolve(labels)
+    }
+
+    /// Requests to a service of the control plane.
+    pub fn control_http(&self, labels: &Labels) -> Arc<HttpSeries> {
+        self.control_http.resolve(labels)
+    }
+
     /// Counts a failure in `weft_faults_total{code,direction}`.
     pub fn fault(&self, code: Code, direction: Direction) {
         let counter = self.faults[code as usize][direction as usize].get_or_init(|| {
@@ -228,6 +268,8 @@ impl Metrics {
         self.detections.iter().for_each(|set| sets.push(set));
         self.transport_routes.iter().for_each(|set| sets.push(set));
         self.balancers.iter().for_each(|set| sets.push(set));
+        self.control_balancers.iter().for_each(|set| sets.push(set));
+        sets.push(&self.control_http);
         sets
     }
 

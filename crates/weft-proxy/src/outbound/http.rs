@@ -224,7 +224,14 @@ impl Requests {
             OutboundProtocol::Grpc(_) => Flavour::Grpc,
             _ => Flavour::Http,
         };
-        let counted = self.counted(&destination.policy.meta, &route, &backend.backend.meta, flavour);
+        let hostname = match headers::authority(&request) {
+            Some(authority) if connection.worker.mesh.config.outbound.hostname_labels => {
+                headers::host(authority).into_owned()
+            }
+            _ => String::new(),
+        };
+        let counted =
+            self.counted(&destination.policy.meta, &route, &backend.backend.meta, flavour, &hostname);
         let way = self.way(&kind, &destination, &route, backend, &counted);
         if let Some(ByService { routes, .. }) = way.service
             && let Ok(name) = HeaderValue::try_from(&routes.name)
@@ -242,6 +249,7 @@ impl Requests {
         let request = request.map(|body| body.counted(&mut exchange));
         match self.exchange(request, &way, rule, begun, client_upgrade).await {
             Ok(response) => {
+                connection.worker.mesh.metrics.phase(Phase::ResponseHeaders, begun.elapsed());
                 let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
                 Ok(response.map(|body| body.by_route(exchange, status, grpc)))
             }

@@ -218,7 +218,9 @@ impl Connection {
                     Balanced::Tcp | Balanced::Tls => config.tcp_queue_capacity,
                 };
                 let picked = balancer.pick(&self.worker, tried, Queue { limit, capacity: queue }).await;
-                asked.served(picked.is_ok(), begun.elapsed());
+                let waited = begun.elapsed();
+                asked.served(picked.is_ok(), waited);
+                self.worker.mesh.metrics.phase(Phase::Queue, waited);
                 picked
             }
             BackendKind::Invalid(why) => {

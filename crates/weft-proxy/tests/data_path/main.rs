@@ -17,3 +17,4 @@ mod process;
 mod profiles;
 mod retries;
 mod routes;
+mod telemetry;

@@ -51,6 +51,8 @@ pub(super) struct Counted {
     /// The parent, the route and the backend.
     way: (Arc<Meta>, Arc<Meta>, Arc<Meta>),
     flavour: Flavour,
+    /// Empty unless series are kept apart by it.
+    hostname: Box<str>,
     pub(super) route: Arc<OutboundRoute>,
     pub(super) backend: Arc<OutboundBackend>,
     pub(super) retries: Arc<Retries>,
@@ -119,6 +121,7 @@ impl Requests {
         route: &Route<'_>,
         backend: &Arc<Meta>,
         flavour: Flavour,
+        hostname: &str,
     ) -> Rc<Counted> {
         let way = (parent, route.meta, backend);
         let same_service = |counted: &Counted| match (&counted.service, &route.service) {
@@ -130,7 +133,8 @@ impl Requests {
         };
         let mut all = self.counted.borrow_mut();
         let same = |c: &&Rc<Counted>| {
-            (&c.way.0, &c.way.1, &c.way.2) == way && c.flavour == flavour && same_service(c)
+            let same = (&c.way.0, &c.way.1, &c.way.2) == way && c.flavour == flavour;
+            same && *c.hostname == *hostname && same_service(c)
         };
         if let Some(found) = all.iter().find(same) {
             return found.clone();
@@ -154,8 +158,9 @@ impl Requests {
         let counted = Rc::new(Counted {
             way: (parent.clone(), route.meta.clone(), backend.clone()),
             flavour,
+            hostname: hostname.into(),
             retries: metrics.retries(flavour, &of_route),
-            route: metrics.outbound_route(flavour, &of_route.with("hostname", "")),
+            route: metrics.outbound_route(flavour, &of_route.with("hostname", hostname)),
             backend: metrics.outbound_backend(flavour, &of_backend),
             service,
         });
