@@ -92,10 +92,13 @@ class Pair:
         if self.proxy is None:
             return
         if self.name in FOREIGN:
-            self.to = f'{SERVER_IP}:{HOP_PORT}'
             config = self.folder/f'{self.name}.conf'
             config.write_text(FOREIGN[self.name].format(folder=self.folder, port=HOP_PORT, server=f'{SERVER_IP}:{PORT}'))
-            self.proxies['server'] = self.spawn('server', 'proxy', [self.proxy, *FOREIGN_ARGUMENTS[self.name], config])
+            for path in (self.folder.parent, self.folder):
+                path.chmod(0o777)
+            setpriv = ['setpriv', '--reuid', UID, '--regid', UID, '--clear-groups']
+            self.proxies['server'] = self.spawn('server', 'proxy', [*setpriv, self.proxy, *FOREIGN_ARGUMENTS[self.name], config])
+            self.redirect('server')
             time.sleep(0.5)
             return
         pki = self.folder/'pki'
@@ -220,7 +223,7 @@ class Pair:
             subprocess.run(['ip', 'netns', 'del', space], capture_output=True)
 
 
-HOP_PORT = 9090
+HOP_PORT = 4143  # where the same redirect leads as for weft
 FOREIGN_ARGUMENTS = dict(haproxy=['-db', '-f'], nginx=['-c'])
 FOREIGN = dict(
     haproxy="""global

@@ -304,6 +304,9 @@ codes! {
     FrameFlood = "LIM-005", blame: Peer, retry: Never, http: 503, grpc: ResourceExhausted,
         says: "the client sends HTTP/2 frames that cost work and ask for nothing",
         remedy: "An attack or a broken client: the evidence counts its streams, resets and other frames, and the record holds its address.";
+    ConnectsQueued = "LIM-006", blame: Mesh, retry: OtherEndpoint, http: 503, grpc: Unavailable,
+        says: "waited too long to begin connecting to this peer",
+        remedy: "Other connects to it came first and took their time: the peer answers handshakes slowly, or this proxy is short of CPU; its stalls and throttling are in `/metrics`.";
 
     // --- CFG: configuration
     BadVariable = "CFG-001", blame: Operator, retry: Never, http: 500, grpc: Internal,

@@ -9,11 +9,11 @@ use crate::{
     named::NamedServer,
     provider::{TRANSPORT_ALPN, WEFT_ALPN, WEFT_TRANSPORT_ALPN},
 };
-use rustls::{NamedGroup, ServerConfig, crypto::SupportedKxGroup, server::Acceptor};
+use rustls::{NamedGroup, ServerConfig, crypto::SupportedKxGroup};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::identity::Identity;
 
@@ -44,25 +44,21 @@ pub struct Connected<IO> {
 }
 
 /// Serves a client that asked for this workload's name. `direct`: on the proxy's own port, where a transport header
-/// may follow.
-pub async fn accept<IO>(own: &Credentials, direct: bool, io: IO) -> Result<Accepted<IO>, Fault>
+/// may follow. `weft`: what the client's hello offers as a weft
+/// proxy.
+pub async fn accept<IO>(own: &Credentials, direct: bool, weft: Offer, io: IO) -> Result<Accepted<IO>, Fault>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     // A server that has protocols to choose from must refuse a client that offers others (RFC 7301, 3.2), and older
     // proxies ask for nothing but a transport header: what is offered decides what there is to choose from.
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), io).await;
-    let hello = hello.map_err(|e| fault_of_io(e, Side::Server))?;
-    let ours = if direct { WEFT_TRANSPORT_ALPN } else { WEFT_ALPN };
-    let weft = hello.client_hello().alpn().is_some_and(|mut offered| offered.any(|name| name == ours));
     let config = match (weft, direct) {
-        (true, true) => &own.weft_direct_server,
-        (true, false) => &own.weft_server,
-        (false, true) => &own.direct_server,
-        (false, false) => &own.server,
+        (Offer::Transport, true) => &own.weft_direct_server,
+        (Offer::Weft, false) => &own.weft_server,
+        (_, true) => &own.direct_server,
+        (_, false) => &own.server,
     };
-    let stream = hello.into_stream(config.clone()).await.map_err(|e| fault_of_io(e, Side::Server))?;
-    Ok(accepted(stream))
+    accept_with(config, io).await
 }
 
 /// Serves one of several names.

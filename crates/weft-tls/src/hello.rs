@@ -1,5 +1,10 @@
 //! Reading the server name of a ClientHello without consuming it.
 
+use crate::{
+    handshake::Offer,
+    provider::{WEFT_ALPN, WEFT_TRANSPORT_ALPN},
+};
+
 /// What the first bytes of a connection are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hello {
@@ -8,7 +13,11 @@ pub enum Hello {
     /// Not a ClientHello, whatever follows.
     NotTls,
     /// A whole ClientHello.
-    Client { sni: Option<String> },
+    Client {
+        sni: Option<String>,
+        /// What a weft proxy offers; [`Offer::Nothing`] is any other client.
+        weft: Offer,
+    },
 }
 
 /// A hello larger than this is refused as "not TLS": real ones, with post-quantum key shares and long ticket
@@ -50,8 +59,8 @@ pub fn peek(bytes: &[u8]) -> Hello {
                 return Hello::NotTls;
             }
             if let Some(body) = body.get(..wanted) {
-                return match server_name(body) {
-                    Some(sni) => Hello::Client { sni },
+                return match client(body) {
+                    Some(client) => client,
                     None => Hello::NotTls,
                 };
             }
@@ -63,36 +72,59 @@ pub fn peek(bytes: &[u8]) -> Hello {
     }
 }
 
-/// `None`: malformed. `Some(None)`: well-formed, without a host name.
-fn server_name(body: &[u8]) -> Option<Option<String>> {
+/// `None`: malformed.
+fn client(body: &[u8]) -> Option<Hello> {
     let mut reader = Reader(body);
     reader.take(2)?; // legacy_version
     reader.take(32)?; // random
     reader.vector8()?; // legacy_session_id
     reader.vector16()?; // cipher_suites
     reader.vector8()?; // legacy_compression_methods
+    let (mut sni, mut weft) = (None, Offer::Nothing);
     if reader.0.is_empty() {
-        return Some(None); // before TLS 1.3, extensions were optional
+        return Some(Hello::Client { sni, weft }); // before TLS 1.3, extensions were optional
     }
     let mut extensions = Reader(reader.vector16()?);
     while !extensions.0.is_empty() {
         let kind = extensions.number16()?;
         let data = extensions.vector16()?;
-        if kind != 0 {
-            continue;
+        match kind {
+            SERVER_NAME => sni = host_name(data)?,
+            PROTOCOLS => weft = offered(data)?,
+            _ => {}
         }
-        let mut names = Reader(Reader(data).vector16()?);
-        while !names.0.is_empty() {
-            let name_type = *names.take(1)?.first()?;
-            let name = names.vector16()?;
-            if name_type == 0 {
-                let text = std::str::from_utf8(name).ok().filter(|t| !t.is_empty() && t.is_ascii())?;
-                return Some(Some(text.to_ascii_lowercase()));
-            }
+    }
+    Some(Hello::Client { sni, weft })
+}
+
+/// Extension types (RFC 6066, 3; RFC 7301, 3.1).
+const SERVER_NAME: u16 = 0;
+const PROTOCOLS: u16 = 16;
+
+fn host_name(data: &[u8]) -> Option<Option<String>> {
+    let mut names = Reader(Reader(data).vector16()?);
+    while !names.0.is_empty() {
+        let name_type = *names.take(1)?.first()?;
+        let name = names.vector16()?;
+        if name_type == 0 {
+            let text = std::str::from_utf8(name).ok().filter(|t| !t.is_empty() && t.is_ascii())?;
+            return Some(Some(text.to_ascii_lowercase()));
         }
-        return Some(None);
     }
     Some(None)
+}
+
+fn offered(data: &[u8]) -> Option<Offer> {
+    let mut names = Reader(Reader(data).vector16()?);
+    let mut offered = Offer::Nothing;
+    while !names.0.is_empty() {
+        match names.vector8()? {
+            WEFT_ALPN => offered = Offer::Weft,
+            WEFT_TRANSPORT_ALPN => offered = Offer::Transport,
+            _ => {}
+        }
+    }
+    Some(offered)
 }
 
 struct Reader<'a>(&'a [u8]);

@@ -66,7 +66,7 @@ async fn weft_proxies_know_each_other_and_others_see_what_they_always_saw() {
         let (near, far) = duplex(64 * 1024);
         let accepting = async {
             match config {
-                None => accept(&store, false, far).await.map(|accepted| accepted.weft),
+                None => accept(&store, false, Offer::Weft, far).await.map(|accepted| accepted.weft),
                 Some(config) => {
                     let accepted = tokio_rustls::TlsAcceptor::from(config.clone()).accept(far).await;
                     Ok(accepted.is_ok())
@@ -86,7 +86,8 @@ async fn weft_proxies_know_each_other_and_others_see_what_they_always_saw() {
         config.alpn_protocols = alpn.into_iter().map(|name| name.to_vec()).collect();
         let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
         let name = rustls_pki_types::ServerName::try_from(store.server_name().as_str().to_owned()).unwrap();
-        let (connected, accepted) = tokio::join!(connector.connect(name, near), accept(&store, direct, far));
+        let (connected, accepted) =
+            tokio::join!(connector.connect(name, near), accept(&store, direct, Offer::Nothing, far));
         let accepted = accepted.unwrap();
         assert_eq!((accepted.weft, accepted.transport), (false, direct));
         connected.unwrap();
@@ -109,7 +110,7 @@ async fn handshake(
         Ok(connected.transport)
     };
     let accepting = async {
-        let mut accepted = accept(server, direct, far).await?;
+        let mut accepted = accept(server, direct, offer, far).await?;
         let mut text = String::new();
         // A client that refuses the server's identity drops the connection, so an error is no news here.
         let _ = accepted.stream.read_to_string(&mut text).await;
@@ -351,7 +352,7 @@ fn the_server_name_is_found_as_soon_as_the_hello_is_whole() {
     for cut in 0..hello.len() {
         assert_eq!(peek(&hello[..cut]), Hello::Incomplete, "{cut}");
     }
-    let found = Hello::Client { sni: Some("app.example".into()) };
+    let found = Hello::Client { sni: Some("app.example".into()), weft: Offer::Nothing };
     assert_eq!(peek(&hello), found);
     assert_eq!(peek(&[&hello[..], b"more"].concat()), found);
     // The same message in three records.
@@ -364,7 +365,7 @@ fn the_server_name_is_found_as_soon_as_the_hello_is_whole() {
     }
     assert_eq!(peek(&split), found);
     // An address has no server name.
-    assert_eq!(peek(&client_hello("192.0.2.1")), Hello::Client { sni: None });
+    assert_eq!(peek(&client_hello("192.0.2.1")), Hello::Client { sni: None, weft: Offer::Nothing });
 }
 
 #[test]

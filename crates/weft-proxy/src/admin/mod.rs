@@ -102,7 +102,7 @@ async fn connection(admin: Arc<Admin>, io: TcpStream, client: SocketAddr) {
         return http(admin, io, client).await;
     }
     let Some(credentials) = admin.mesh.identity.current() else { return };
-    let handshake = weft_tls::handshake::accept(&credentials, false, io);
+    let handshake = weft_tls::handshake::accept(&credentials, false, weft_tls::handshake::Offer::Nothing, io);
     match tokio::time::timeout(HANDSHAKE, handshake).await {
         Ok(Ok(accepted)) => http(admin, accepted.stream, client).await,
         Ok(Err(fault)) => tracing::debug!(%client, "admin: {fault:?}"),

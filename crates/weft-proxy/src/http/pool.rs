@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     connect::{self, Made, Sessions, Target},
+    deadline::within,
     io::Io,
     mesh::Mesh,
     record::Story,
@@ -19,7 +20,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 
 /// Reuses connections that are all alike. When what they depend on changes, a new pool takes over: what is under way here
@@ -34,6 +35,8 @@ pub(crate) struct Pool {
     idle_limit: Duration,
     max_idle: usize,
     peer: Cell<Peer>,
+    /// Connects that may be under way at a time.
+    dials: Semaphore,
     /// So many requests are under way that they share one connection.
     crowded: Cell<bool>,
 }
@@ -54,6 +57,11 @@ pub(crate) enum Carriage {
     /// Over HTTP/2, as Linkerd's proxies do.
     OverH2,
 }
+
+/// Connects under way to one peer, or to one port of the application, from one worker. All that is asked for at once would
+/// be begun at once by a process that is short of CPU, and none of it ended in time; so the rest waits for its turn, which
+/// is when its own time begins.
+const DIALS: usize = 24;
 
 /// From so many requests under way to one peer they share the one HTTP/2 connection: writes are then shared, too, and
 /// handshakes for each request of a burst would cost more than they save.
@@ -139,6 +147,7 @@ impl Pool {
             idle_limit,
             max_idle,
             peer: Cell::new(Peer::Unknown),
+            dials: Semaphore::new(DIALS),
             crowded: Cell::new(false),
         })
     }
@@ -180,8 +189,22 @@ impl Pool {
         }
     }
 
-    /// Connects without HTTP.
+    /// Connects, as soon as there is a place for it.
     pub(crate) async fn dial(&self, sessions: Sessions) -> Result<(Io, Made), Fault> {
+        let limit = self.mesh.config.outbound.failfast_timeout;
+        let _place = match self.dials.try_acquire() {
+            Ok(place) => place,
+            Err(_) => match within(limit, self.dials.acquire()).await {
+                Ok(place) => place.map_err(|_| Fault::new(Code::Invariant).in_phase(Phase::Queue))?,
+                Err(late) => {
+                    return Err(Fault::new(Code::ConnectsQueued)
+                        .in_phase(Phase::Queue)
+                        .peer(self.target.names)
+                        .fact("connects_under_way", DIALS)
+                        .fact("waited_ms", late.waited.as_millis()));
+                }
+            },
+        };
         connect::dial(&self.mesh, &self.target, sessions).await
     }
 

@@ -1,6 +1,6 @@
 //! Connections to the proxy's own port: from other proxies, over mTLS, with a transport header that names the target.
 
-use super::{Connection, Worker, gateway, http, is_own_name, opaque, own_handshake, refuse_name};
+use super::{Connection, Hailed, Worker, gateway, http, is_own_name, opaque, own_handshake, refuse_name};
 use crate::{
     deadline::within,
     detect::{self, Protocol},
@@ -29,21 +29,22 @@ pub(super) async fn relay(
     // 1. A ClientHello for this workload's own name, and nothing else.
     let hello = detect::client_hello(&mut stream, limit).await.map_err(|fault| fault.peer(client))?;
     let refused = |code| Fault::new(code).in_phase(Phase::TlsAccept).peer(client);
-    match hello {
-        Hello::Client { sni: Some(sni) } if is_own_name(&mesh, &sni) => {}
-        Hello::Client { sni: Some(sni) } => {
+    let weft = match hello {
+        Hello::Client { sni: Some(sni), weft } if is_own_name(&mesh, &sni) => weft,
+        Hello::Client { sni: Some(sni), .. } => {
             return Err(refuse_name(&mesh, stream.get_mut(), client, &sni).await);
         }
-        Hello::Client { sni: None } => {
+        Hello::Client { sni: None, .. } => {
             return Err(refused(Code::NoServerName).fact("expected", &mesh.config.identity.server_name));
         }
         Hello::NotTls | Hello::Incomplete => {
             return Err(refused(Code::PlaintextOnOwnPort).fact("bytes", stream.prefix().len()));
         }
-    }
+    };
 
     // 2. Mutual TLS and the promise of a transport header.
-    let (mut io, identity, transport) = own_handshake(&mesh, stream, true, client, &story).await?;
+    let (mut io, identity, transport) =
+        own_handshake(&mesh, stream, Hailed { direct: true, weft }, client, &story).await?;
     let Some(identity) = identity else {
         return Err(refused(Code::NoClientCertificate));
     };

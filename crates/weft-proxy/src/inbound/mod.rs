@@ -178,21 +178,21 @@ async fn authenticate(
     tracing::debug!(spans = story.spans(), sz = stream.prefix().len(), "Peeked bytes from TCP stream");
     let plain = |stream: Prefixed<TcpStream>| Io::new(stream.map(Transport::Plain));
     match hello {
-        Hello::Client { sni: Some(sni) } if is_own_name(mesh, &sni) => {
-            let handshake = own_handshake(mesh, stream, false, client, story);
+        Hello::Client { sni: Some(sni), weft } if is_own_name(mesh, &sni) => {
+            let handshake = own_handshake(mesh, stream, Hailed { direct: false, weft }, client, story);
             let (io, identity, _) = Box::pin(handshake).await?;
             Ok((io, ClientTls::Terminated(identity)))
         }
         // Another workload's name: an address was reused, and no application would know what to do with it.
-        Hello::Client { sni: Some(sni) } if is_mesh_name(&sni) => {
+        Hello::Client { sni: Some(sni), .. } if is_mesh_name(&sni) => {
             Err(refuse_name(mesh, stream.get_mut(), client, &sni).await)
         }
-        Hello::Client { sni: Some(sni) } => {
+        Hello::Client { sni: Some(sni), .. } => {
             story.tls("passthrough");
             story.event(Phase::Detect, "TLS for the application: passed on unread");
             Ok((plain(stream), ClientTls::Passthrough { sni }))
         }
-        Hello::Client { sni: None } | Hello::NotTls | Hello::Incomplete => {
+        Hello::Client { sni: None, .. } | Hello::NotTls | Hello::Incomplete => {
             let reason = if client.ip().is_loopback() { NoTls::Loopback } else { NoTls::NoTlsFromRemote };
             story.tls(reason.as_str());
             story.event(Phase::Detect, "the client sends no TLS");
@@ -222,11 +222,20 @@ async fn refuse_name(mesh: &Mesh, stream: &mut TcpStream, client: SocketAddr, se
     fault.fact("expected", &mesh.config.identity.server_name).fact("seen", seen)
 }
 
+/// What is known of a client before its handshake.
+#[derive(Clone, Copy)]
+struct Hailed {
+    /// It dialled the proxy's own port.
+    direct: bool,
+    /// What its hello offers as a weft proxy.
+    weft: handshake::Offer,
+}
+
 /// Terminates TLS, waiting for the first certificate if there is none yet. The third value: a transport header follows.
 async fn own_handshake(
     mesh: &Arc<Mesh>,
     stream: Prefixed<TcpStream>,
-    direct: bool,
+    hailed: Hailed,
     client: SocketAddr,
     story: &Story,
 ) -> Result<(Io, Option<Identity>, bool), Fault> {
@@ -238,7 +247,7 @@ async fn own_handshake(
             None => mesh.identity.clone().changed().await,
         };
         let credentials = credentials.ok_or(Code::NoCertificateYet)?;
-        handshake::accept(&credentials, direct, stream).await
+        handshake::accept(&credentials, hailed.direct, hailed.weft, stream).await
     };
     let accepted = within(limit, accepting).await.map_err(|late| {
         let has = mesh.identity.current().is_some();

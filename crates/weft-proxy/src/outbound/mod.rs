@@ -213,8 +213,8 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
         OutboundProtocol::Http1(_) => (Protocol::Http1, None),
         OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => (Protocol::Http2, None),
         OutboundProtocol::Tls(_) => match detect::client_hello(&mut stream, limit).await? {
-            Hello::Client { sni: Some(sni) } => (Protocol::Opaque, Some(sni)),
-            Hello::Client { sni: None } | Hello::NotTls | Hello::Incomplete => {
+            Hello::Client { sni: Some(sni), .. } => (Protocol::Opaque, Some(sni)),
+            Hello::Client { sni: None, .. } | Hello::NotTls | Hello::Incomplete => {
                 let fault = Fault::new(Code::ForeignServerName).in_phase(Phase::Detect).about(dst);
                 return Err(fault.fact("seen", "no server name"));
             }

@@ -275,7 +275,10 @@ impl Connection {
                         last = Some(fault);
                         continue;
                     }
-                    member.failed(&self.worker, &fault);
+                    // Nor does it that others were before us.
+                    if fault.code() != Code::ConnectsQueued {
+                        member.failed(&self.worker, &fault);
+                    }
                     if matches!(backend.backend.kind, BackendKind::Forward(_)) {
                         return Err(fault);
                     }

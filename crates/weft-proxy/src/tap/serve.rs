@@ -60,7 +60,7 @@ pub(crate) async fn run(mesh: Arc<Mesh>, settings: config::Tap, listener: TcpLis
 
 async fn connection(mesh: Arc<Mesh>, wanted: Identity, io: TcpStream, client: SocketAddr) {
     let Some(credentials) = mesh.identity.current() else { return };
-    let handshake = weft_tls::handshake::accept(&credentials, false, io);
+    let handshake = weft_tls::handshake::accept(&credentials, false, weft_tls::handshake::Offer::Nothing, io);
     let accepted = match tokio::time::timeout(HANDSHAKE, handshake).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(fault)) => return tracing::debug!(%client, "tap: {fault:?}"),

@@ -67,7 +67,8 @@ async fn b05_no_plaintext_after_a_failed_handshake() {
             let count = io.read(&mut first).await.unwrap_or(0);
             kept.borrow_mut().extend(&first[..count]);
             let _gone = io.write_all(b"garbage, not a hello").await;
-            kept.borrow_mut().extend(raw::read_all(&mut io).await.unwrap_or_default());
+            let rest = raw::read_all(&mut io).await.unwrap_or_default();
+            kept.borrow_mut().extend(rest);
         }
     });
     let secret =

@@ -4,7 +4,7 @@ use crate::{
     harness::{Proxy, app, collect, destination, detect, get, h2, meshed, only, opaque, policy, server},
     outbound::exercise_forms,
 };
-use std::{net::SocketAddr, sync::Arc};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -30,9 +30,9 @@ fn pair(pki: &Pki, app: SocketAddr) -> (Proxy, Proxy) {
     pair_with(pki, app, &[])
 }
 
-/// The same, with more configuration for the client's proxy.
+/// The same, with more configuration for both proxies.
 fn pair_with(pki: &Pki, app: SocketAddr, more: &[(&str, &str)]) -> (Proxy, Proxy) {
-    let server = crate::harness::proxy(pki, "store", app, dst(), &[]);
+    let server = crate::harness::proxy(pki, "store", app, dst(), more);
     let client = crate::harness::proxy(pki, "web", dst(), dst(), more);
     server.told.inbound(app.port(), self::server(detect(), only(&client.id)));
     (client, server)
@@ -352,6 +352,40 @@ async fn a_drain_finishes_what_is_under_way_and_goes_on_serving_until_the_end() 
     assert!(TcpStream::connect(client.outbound).await.is_err(), "the listener is closed");
 }
 
+/// A process that is short of CPU must not begin everything at once and end nothing in time.
+#[tokio::test(flavor = "local")]
+async fn connects_to_one_peer_wait_for_their_turn_and_not_for_ever() {
+    let pki = Pki::new();
+    // A peer that accepts and never says a word.
+    let (listener, addr) = raw::listener().await;
+    let accepted = Rc::new(Cell::new(0));
+    let counting = accepted.clone();
+    tokio::task::spawn_local(async move {
+        let mut open = Vec::new();
+        while let Ok((io, _)) = listener.accept().await {
+            counting.set(counting.get() + 1);
+            open.push(io);
+        }
+    });
+    let limits = [("OUTBOUND_CONNECT_TIMEOUT", "20s"), ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", "300ms")];
+    let client = crate::harness::proxy(&pki, "web", dst(), dst(), &limits);
+    let silent = Arc::new(meshed(addr, &pki::identity("store", "shop")));
+    client.told.destination(destination(
+        dst(),
+        OutboundProtocol::Opaque(opaque(BackendKind::Forward(silent))),
+        true,
+    ));
+    let mut asking = Vec::new();
+    for _ in 0..30 {
+        asking.push(TcpStream::connect(client.outbound).await.unwrap());
+    }
+    let record = client.failure().await;
+    let fault = record.fault.unwrap();
+    assert_eq!(fault.code, "LIM-006");
+    assert_eq!(fault.fact("connects_under_way"), Some("24"));
+    assert!(accepted.get() <= 24, "{}", accepted.get());
+}
+
 #[tokio::test(flavor = "local")]
 async fn a_burst_does_not_cost_a_handshake_for_each_request() {
     let pki = Pki::new();
@@ -370,7 +404,8 @@ async fn a_burst_does_not_cost_a_handshake_for_each_request() {
         }
         waiting
     });
-    let (client, server) = pair(&pki, addr);
+    let patient = [("OUTBOUND_CONNECT_TIMEOUT", "20s"), ("INBOUND_CONNECT_TIMEOUT", "20s")];
+    let (client, server) = pair_with(&pki, addr, &patient);
     forward(&client, endpoint(&server, ProtocolHint::H2));
     let asking: Vec<_> = (0..BURST)
         .map(|_| {

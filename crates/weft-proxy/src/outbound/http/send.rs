@@ -78,7 +78,10 @@ impl Requests {
                 last = Some(fault);
                 continue;
             }
-            member.failed(&connection.worker, &fault);
+            // Nor does it that others were before us.
+            if fault.code() != Code::ConnectsQueued {
+                member.failed(&connection.worker, &fault);
+            }
             if fixed {
                 if member.endpoint().addr != connection.dst {
                     connection.worker.mesh.discovery.doubt(connection.dst, fault.code());
