@@ -451,3 +451,30 @@ async fn a_refusal_of_plaintext_is_heard_in_opaque_bytes_too() {
     }
     assert_eq!(client.told.doubts(), []);
 }
+
+/// RFC 9110, 10.1.1: a client that waits for a 100 gets one, also where the hop in between has no way to pass it on.
+#[tokio::test(flavor = "local")]
+async fn a_client_that_waits_for_a_100_gets_one_on_either_kind_of_hop() {
+    for settings in [&[("OUTBOUND_WEFT_HTTP1", "false")][..], &[]] {
+        let pki = Pki::new();
+        let (listener, addr) = raw::listener().await;
+        tokio::task::spawn_local(async move {
+            let (mut io, _) = listener.accept().await.unwrap();
+            raw::read_until(&mut io, b"\r\n\r\n").await.unwrap();
+            io.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+            raw::read_until(&mut io, b"hello").await.unwrap();
+            io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            raw::read_all(&mut io).await
+        });
+        let (client, server) = pair_with(&pki, addr, settings);
+        forward(&client, endpoint(&server, ProtocolHint::H2));
+        let mut io = TcpStream::connect(client.outbound).await.unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: store\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+        io.write_all(head.as_bytes()).await.unwrap();
+        let interim = raw::read_until(&mut io, b"\r\n\r\n").await.unwrap();
+        assert!(interim.starts_with(b"HTTP/1.1 100"), "{settings:?} {:?}", String::from_utf8_lossy(&interim));
+        io.write_all(b"hello").await.unwrap();
+        let (answer, _) = raw::read_http(&mut io).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
