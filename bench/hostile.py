@@ -235,7 +235,7 @@ def main():
     for program in ('weft-proxy', 'weft-sample', 'bench-controller'):
         if not os.access(a.bin/program, os.X_OK):
             raise SystemExit(f'{a.bin/program} is not there: run `cargo build --bins`')
-    a.body, a.kind, a.cores = 100, 'http', 1
+    a.body, a.kind, a.cores, a.hop, a.bulk = 100, 'http', 1, False, False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = pathlib.Path(tempfile.mkdtemp(prefix='weft-hostile-'))
     rows, pair = [], None

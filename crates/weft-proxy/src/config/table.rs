@@ -295,8 +295,8 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "ACCESS_LOG" Words("apache or json"), "", "One line on stderr for each inbound request, at its response's end";
             "WEFT_ACCESS_LOG_FILTER" Words("conditions joined by ||, of: status>=N, latency>=DURATION, fault, fault=CODE"), "", "weft's own. Only requests that meet a condition are logged";
             "METRICS_RETAIN_IDLE" Duration, "10m", "A series that nothing changed for so long is dropped";
-            "OUTBOUND_METRICS_HOSTNAME_LABELS" Flag, "false", "Checked, and without effect so far: outbound route families carry an empty host name";
-            "INBOUND_METRICS_AUTHORITY_LABELS" Words("unsafe"), "", "Checked, and without effect so far: inbound families carry no authority";
+            "OUTBOUND_METRICS_HOSTNAME_LABELS" Flag, "false", "Outbound route families carry the host name of the request, once the destination knows it";
+            "INBOUND_METRICS_AUTHORITY_LABELS" Words("unsafe"), "", "Inbound families carry the authority that the client chose; that can be anything, hence the name";
             "TAP_SVC_NAME" Name, "", "The only client that may tap; unset: no tap";
             "TRACE_COLLECTOR_SVC_ADDR" Authority, "", "Where spans are sent to (OTLP over gRPC); unset: no traces";
             "TRACE_COLLECTOR_SVC_NAME" Name, "", "As `DESTINATION_SVC_NAME`";

@@ -49,7 +49,7 @@ pub(super) struct Conn {
     written: usize,
     body: Body,
     appetite: usize,
-    /// The memory of a large read that is waiting for bytes.
+    /// The memory of large reads, while a body lasts.
     spare: BytesMut,
     /// The client waits for a 100; whoever reads the body first, and cannot pass one on, makes it.
     pub(super) expects_continue: bool,
@@ -120,6 +120,7 @@ impl Conn {
 
     pub(super) fn begin_body(&mut self, framing: Framing) {
         self.appetite = READ;
+        self.spare = BytesMut::new();
         self.body = match framing {
             Framing::Empty => Body::Done,
             Framing::Length(length) => Body::Length(length),
@@ -204,6 +205,9 @@ impl Conn {
                     };
                     let left = left - data.len() as u64;
                     self.body = if left == 0 { Body::Done } else { Body::Length(left) };
+                    if left == 0 {
+                        self.spare = BytesMut::new();
+                    }
                     return Poll::Ready(Some(Ok(Piece::Data(data))));
                 }
                 Body::Close => match ready!(self.poll_data(cx, u64::MAX)) {
@@ -303,7 +307,10 @@ impl Conn {
     /// A large read goes to where it stays: nothing is copied.
     fn poll_large(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<Bytes, BodyError>> {
         let mut into = std::mem::take(&mut self.spare);
-        into.reserve(wanted);
+        if into.capacity() < READ {
+            into.reserve(wanted);
+        }
+        let wanted = wanted.min(into.capacity());
         // Reserved memory may be larger than asked for; what comes behind the body belongs to the next message.
         let polled = {
             use bytes::BufMut;
@@ -325,7 +332,10 @@ impl Conn {
                 } else if read < self.appetite / GROWTH {
                     self.appetite = (self.appetite / GROWTH).max(READ);
                 }
-                Poll::Ready(Ok(into.split_to(read).freeze()))
+                let data = into.split_to(read).freeze();
+                // What is left serves the next read, unless this was the last.
+                self.spare = into;
+                Poll::Ready(Ok(data))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(BodyError::Io(error))),
         }

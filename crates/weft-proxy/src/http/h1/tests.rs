@@ -1,4 +1,7 @@
-use super::head::{self, Bad, Framing};
+use super::{
+    encode,
+    head::{self, Bad, Framing},
+};
 use bytes::Bytes;
 use http::{Method, Version};
 use proptest::prelude::*;
@@ -121,7 +124,59 @@ fn responses_are_framed_by_what_they_answer() {
     assert!(!head.keep_alive);
 }
 
+/// A head that is valid, and whatever can be done to it.
+fn mutated() -> impl Strategy<Value = Vec<u8>> {
+    let heads = prop::sample::select(vec![
+        "GET /a?b HTTP/1.1\r\nHost: h\r\nConnection: close, x\r\nX: 1\r\n\r\n",
+        "POST http://h:80/ HTTP/1.0\r\nContent-Length: 12\r\nExpect: 100-continue\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n",
+        "HTTP/1.0 304\r\nContent-Length: 3\r\n\r\n",
+        "X-Sum: 1\r\nHost: h\r\n\r\n",
+    ]);
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0_u8..3), 0..8);
+    (heads, changes).prop_map(|(head, changes)| {
+        let mut bytes = head.as_bytes().to_vec();
+        for (at, byte, how) in changes {
+            let at = at.index(bytes.len());
+            match how {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                _ if bytes.len() > 1 => drop(bytes.remove(at)),
+                _ => {}
+            }
+        }
+        bytes
+    })
+}
+
 proptest! {
+    /// Whatever comes is read or refused; what is read as a request is written out as one that is read alike.
+    #[test]
+    fn any_head_is_read_or_refused(bytes in mutated()) {
+        let bytes = Bytes::from(bytes);
+        if let Ok(Some(end)) = head::end(&bytes, 0) {
+            let head = bytes.slice(..end);
+            let _trailers = head::trailers(&head);
+            for to in [Method::GET, Method::HEAD, Method::CONNECT] {
+                let _response = head::response(&head, &to);
+            }
+            if let Ok(read) = head::request(&head) {
+                let (parts, ()) = read.request.into_parts();
+                let delimited = match read.framing {
+                    Framing::Length(length) => encode::Delimited::Length(length),
+                    Framing::Chunked => encode::Delimited::Chunked,
+                    Framing::Empty | Framing::Close => encode::Delimited::Not,
+                };
+                let mut written = Vec::new();
+                encode::request(&mut written, &parts, delimited);
+                let again = head::request(&Bytes::from(written)).expect("what is written is valid");
+                prop_assert_eq!(again.framing, read.framing);
+                prop_assert_eq!(again.request.method(), &parts.method);
+                prop_assert_eq!(again.request.uri(), &parts.uri);
+            }
+        }
+    }
+
     /// However the bytes arrive, the head ends at the same place or is refused.
     #[test]
     fn the_end_of_a_head_does_not_depend_on_how_it_arrives(
