@@ -223,7 +223,7 @@ fn error_labels(story: &Story, direction: Direction, fault: &Fault) -> Labels {
 fn kind(code: Code) -> &'static str {
     match code {
         Code::DetectTimeout => "tls detection timeout",
-        Code::Overloaded => "loadshed",
+        Code::Overloaded | Code::ConnectsQueued => "loadshed",
         Code::NoEndpoints
         | Code::ServiceUnknown
         | Code::Unresolved
@@ -259,7 +259,7 @@ pub(crate) fn route_error(code: Code) -> &'static str {
         | Code::AllEndpointsFailing
         | Code::BreakersOpen
         | Code::QueueTimeout => "FAIL_FAST",
-        Code::Overloaded => "LOAD_SHED",
+        Code::Overloaded | Code::ConnectsQueued => "LOAD_SHED",
         Code::ResponseTimeout => "REQUEST_TIMEOUT",
         Code::ResponseHeadersTimeout => "RESPONSE_HEADERS_TIMEOUT",
         Code::StreamIdle => "IDLE_TIMEOUT",

@@ -13,6 +13,7 @@ use crate::{
     },
     observe::Observing,
     outbound::load::Load,
+    report::route_error,
 };
 use bytes::Bytes;
 use http::HeaderMap;
@@ -188,17 +189,28 @@ pub(crate) struct Limits {
     total: Option<Pin<Box<Sleep>>>,
     /// Between two pieces.
     idle: Option<(Duration, Pin<Box<Sleep>>)>,
+    /// Hears of the failure: the response's head is gone, so its answer cannot tell it.
+    tell: Tell,
 }
+
+/// Reports a failure to log, metrics and story.
+pub(crate) type Tell = Box<dyn Fn(&Fault)>;
 
 impl Limits {
     /// `None` where a route has no limits: the ordinary case costs nothing.
-    pub(crate) fn new(begun: Instant, total: Option<Duration>, idle: Option<Duration>) -> Option<Self> {
+    pub(crate) fn new(
+        begun: Instant,
+        total: Option<Duration>,
+        idle: Option<Duration>,
+        tell: impl FnOnce() -> Tell,
+    ) -> Option<Self> {
         if total.is_none() && idle.is_none() {
             return None;
         }
         Some(Limits {
             total: total.map(|limit| Box::pin(sleep_until((begun + limit).into()))),
             idle: idle.map(|limit| (limit, Box::pin(sleep_until((Instant::now() + limit).into())))),
+            tell: tell(),
         })
     }
 
@@ -220,10 +232,19 @@ impl Limits {
 impl Watch {
     /// Is the response to end before its time?
     fn poll_broken_off(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
-        if let Some(late) = self.limits.as_mut().and_then(|limits| limits.poll_late(cx)) {
+        if let Some(limits) = &mut self.limits
+            && let Some(late) = limits.poll_late(cx)
+        {
             let code = if late == "idle" { Code::StreamIdle } else { Code::ResponseTimeout };
-            let fault = Fault::new(code).in_phase(Phase::ResponseBody);
-            return Some(fault.fact("timeout", late));
+            let fault = Fault::new(code)
+                .in_phase(Phase::ResponseBody)
+                .fact("timeout", late)
+                .fact("since_request_ms", self.begun.elapsed().as_millis());
+            (limits.tell)(&fault);
+            if let Some(exchange) = self.exchange.take() {
+                exchange.fail(route_error(code));
+            }
+            return Some(fault);
         }
         self.held.as_mut().and_then(|held| held.poll_withdrawn(cx))
     }

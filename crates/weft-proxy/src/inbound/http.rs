@@ -183,9 +183,7 @@ impl Service for Requests {
 
     fn refuse(&self, fault: &Fault) -> Response<Body> {
         let connection = &self.connection;
-        let who = Who { client: connection.client, target: &connection.app };
-        let metrics = &connection.worker.mesh.metrics;
-        report::request_failed(metrics, &connection.story, Direction::Inbound, who, fault);
+        report_failed(connection, fault);
         let audience = Audience { grpc: false, version: Version::HTTP_11, detail: self.detail };
         let response = refusal(fault, audience);
         connection.story.request(response.status().as_u16());

@@ -1,12 +1,12 @@
 //! Outbound HTTP: every request is routed, balanced and retried on its own.
 
-use super::{Connection, endpoint::Member, load::Load};
+use super::{Connection, endpoint::Member, load::Load, request_failed};
 use crate::{
     deadline::within,
     detect::Protocol,
     discovery::Destination,
     http::{
-        body::{Body, ByClasses, Limits, Watch, grpc_status},
+        body::{Body, ByClasses, Limits, Tell, Watch, grpc_status},
         filters::{self, Outcome},
         headers, orig_proto,
         pool::Lease,
@@ -18,7 +18,7 @@ use crate::{
     io::Io,
     latest::Latest,
     metrics::{Flavour, route::Exchange},
-    report::{self, Who},
+    report,
 };
 use ask::Kind;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -34,7 +34,6 @@ use std::{
 };
 use weft_fault::{Code, Fault, Phase};
 use weft_model::outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend, Timeouts};
-use weft_wire::record::Direction;
 
 mod ask;
 mod ingress;
@@ -146,9 +145,7 @@ impl Service for Requests {
                 return Err(Box::new(h2::Error::from(reason)));
             }
             Err(NoAnswer::Fault(fault)) => {
-                let who = Who { client: connection.client, target: &connection.dst };
-                let metrics = &connection.worker.mesh.metrics;
-                report::request_failed(metrics, &connection.story, Direction::Outbound, who, &fault);
+                connection.request_failed(&fault);
                 if respond::closes(fault.code()) {
                     self.closing.close();
                 }
@@ -164,9 +161,7 @@ impl Service for Requests {
 
     fn refuse(&self, fault: &Fault) -> Response<Body> {
         let connection = &self.connection;
-        let who = Who { client: connection.client, target: &connection.dst };
-        let metrics = &connection.worker.mesh.metrics;
-        report::request_failed(metrics, &connection.story, Direction::Outbound, who, fault);
+        connection.request_failed(fault);
         let audience = Audience { grpc: false, version: Version::HTTP_11, detail: self.detail };
         let response = refusal(fault, audience);
         connection.story.request(response.status().as_u16());
@@ -289,6 +284,13 @@ impl Requests {
         }
     }
 
+    /// For who outlives the request's answer.
+    fn tell_failures(&self) -> Tell {
+        let Connection { worker, story, client, dst, .. } = &self.connection;
+        let (worker, story, client, dst) = (worker.clone(), story.clone(), *client, *dst);
+        Box::new(move |fault| request_failed(&worker, &story, client, dst, fault))
+    }
+
     /// One request's way to an endpoint and its answer's way back.
     async fn exchange(
         &self,
@@ -354,7 +356,7 @@ impl Requests {
             is_grpc: kind.grpc,
             lease,
             load: Some(load),
-            limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle),
+            limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle, || self.tell_failures()),
             exchange: None,
             held: None,
             service,

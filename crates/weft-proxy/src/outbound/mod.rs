@@ -74,7 +74,17 @@ pub(crate) struct Connection {
 /// Makes a future that resolves when an upgraded connection has to end.
 pub(crate) type Until = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>;
 
+fn request_failed(worker: &Worker, story: &Story, client: SocketAddr, dst: SocketAddr, fault: &Fault) {
+    let who = Who { client, target: &dst };
+    report::request_failed(&worker.mesh.metrics, story, Direction::Outbound, who, fault);
+}
+
 impl Connection {
+    /// Reports a request's failure.
+    fn request_failed(&self, fault: &Fault) {
+        request_failed(&self.worker, &self.story, self.client, self.dst, fault);
+    }
+
     /// The newest answer. One that cannot be used before an identity is known is waited for, as long as a request waits
     /// for an endpoint.
     pub(crate) async fn usable_destination(&self) -> Arc<Destination> {

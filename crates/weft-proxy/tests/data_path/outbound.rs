@@ -276,9 +276,9 @@ async fn routes_filters_and_timeouts_apply() {
 #[tokio::test(flavor = "local")]
 async fn a_response_that_stops_half_way_is_cut_at_the_routes_limit() {
     let pki = Pki::new();
-    for timeouts in [
-        Timeouts { idle: Some(Duration::from_millis(50)), ..Default::default() },
-        Timeouts { request: Some(Duration::from_millis(500)), ..Default::default() },
+    for (timeouts, code) in [
+        (Timeouts { idle: Some(Duration::from_millis(50)), ..Default::default() }, "UPS-017"),
+        (Timeouts { request: Some(Duration::from_millis(500)), ..Default::default() }, "UPS-009"),
     ] {
         let proxy = client(&pki);
         let stuck = raw::answering("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await;
@@ -289,6 +289,7 @@ async fn a_response_that_stops_half_way_is_cut_at_the_routes_limit() {
         io.write_all(b"GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
         let got = String::from_utf8(raw::read_all(&mut io).await.unwrap()).unwrap();
         assert!(got.starts_with("HTTP/1.1 200") && got.ends_with("half"), "{got}");
+        assert_eq!(proxy.failure().await.fault.unwrap().code, code);
     }
 }
 

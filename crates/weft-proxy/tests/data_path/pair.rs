@@ -383,6 +383,7 @@ async fn connects_to_one_peer_wait_for_their_turn_and_not_for_ever() {
     let fault = record.fault.unwrap();
     assert_eq!(fault.code, "LIM-006");
     assert_eq!(fault.fact("connects_under_way"), Some("24"));
+    assert!(client.metrics().await.contains(r#"outbound_tcp_errors_total{error="loadshed""#));
     assert!(accepted.get() <= 24, "{}", accepted.get());
 }
 
