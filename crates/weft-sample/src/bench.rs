@@ -234,6 +234,28 @@ struct Worker {
     first_error: Option<String>,
 }
 
+impl Worker {
+    /// Counts a request. After a failure it pauses: what is down is not to be hammered for it.
+    async fn count<T>(&mut self, outcome: Result<T, Error>, sent: Instant, began: Instant) -> Option<T> {
+        match outcome {
+            Ok(done) => {
+                self.requests += 1;
+                // The warm-up is not measured.
+                if sent >= began {
+                    self.latency.add(sent.elapsed());
+                }
+                Some(done)
+            }
+            Err(error) => {
+                self.errors += 1;
+                self.first_error.get_or_insert_with(|| error.chain());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                None
+            }
+        }
+    }
+}
+
 /// One connection until the end of the run; opened again after an error.
 async fn hammer(to: String, began: Instant, until: Instant, timeout: Duration) -> Worker {
     let request = format!("GET / HTTP/1.1\r\nhost: {to}\r\nuser-agent: weft-bench\r\n\r\n");
@@ -251,21 +273,7 @@ async fn hammer(to: String, began: Instant, until: Instant, timeout: Duration) -
             let kept = receive(&mut socket, &mut buffer).await?;
             Ok(kept.then_some(socket))
         };
-        match within("a request", timeout, exchange).await {
-            Ok(socket) => {
-                open = socket;
-                seen.requests += 1;
-                // The warm-up is not measured.
-                if sent >= began {
-                    seen.latency.add(sent.elapsed());
-                }
-            }
-            Err(error) => {
-                seen.errors += 1;
-                seen.first_error.get_or_insert_with(|| error.chain());
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
+        open = seen.count(within("a request", timeout, exchange).await, sent, began).await.flatten();
     }
     seen
 }
@@ -346,19 +354,7 @@ async fn hammer_h2(
             response.into_body().collect().await.map_err(std::io::Error::other)?;
             Ok(())
         };
-        match within("a request", timeout, exchange).await {
-            Ok(()) => {
-                seen.requests += 1;
-                if sent >= began {
-                    seen.latency.add(sent.elapsed());
-                }
-            }
-            Err(error) => {
-                seen.errors += 1;
-                seen.first_error.get_or_insert_with(|| error.chain());
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
+        seen.count(within("a request", timeout, exchange).await, sent, began).await;
     }
     seen
 }
