@@ -1,106 +1,75 @@
-//! CustomResourceDefinitions of the kinds that are enforced. A kind that would be accepted and ignored is not here.
+//! CustomResourceDefinitions of every kind that the controller reads.
+//!
+//! The versions of a kind have one schema: whoever reads an object in an old version and writes it back loses nothing that
+//! a newer version's writer said. Schemas refuse what is wrong whatever else the cluster holds; what depends on more than
+//! the object's shape is for the admission webhook.
 
+mod gateway;
+mod link;
+mod policy;
+mod profile;
+mod route;
+mod schema;
+mod workload;
+
+use schema::Schema;
 use serde_json::{Value, json};
 
-/// Group, kind, plural, singular, short names, versions (the stored one first), columns.
+const POLICY: &str = "policy.linkerd.io";
+const GATEWAY: &str = "gateway.networking.k8s.io";
+
+/// One kind.
 struct Definition {
     group: &'static str,
     kind: &'static str,
     plural: &'static str,
     short: &'static [&'static str],
+    /// The stored one first.
     versions: &'static [&'static str],
-    /// Name and JSON path.
-    columns: &'static [(&'static str, &'static str)],
+    columns: &'static [Column],
+    /// Of the kind as a whole.
+    says: &'static str,
+    spec: Schema,
+    status: Schema,
 }
 
-const POLICY: &str = "policy.linkerd.io";
-const GATEWAY: &str = "gateway.networking.k8s.io";
+/// A column of `kubectl get`: name, type, JSON path.
+type Column = (&'static str, &'static str, &'static str);
 
-const DEFINITIONS: &[Definition] = &[
-    Definition {
-        group: POLICY,
-        kind: "Server",
-        plural: "servers",
-        short: &["srv"],
-        versions: &["v1beta3", "v1beta2", "v1beta1"],
-        columns: &[
-            ("Port", ".spec.port"),
-            ("Protocol", ".spec.proxyProtocol"),
-            ("Access Policy", ".spec.accessPolicy"),
-        ],
-    },
-    Definition {
-        group: POLICY,
-        kind: "AuthorizationPolicy",
-        plural: "authorizationpolicies",
-        short: &["authzpolicy"],
-        versions: &["v1alpha1"],
-        columns: &[("Target", ".spec.targetRef.name")],
-    },
-    Definition {
-        group: POLICY,
-        kind: "MeshTLSAuthentication",
-        plural: "meshtlsauthentications",
-        short: &["meshtlsauthn"],
-        versions: &["v1alpha1"],
-        columns: &[("Identities", ".spec.identities")],
-    },
-    Definition {
-        group: POLICY,
-        kind: "NetworkAuthentication",
-        plural: "networkauthentications",
-        short: &["netauthn", "networkauthn"],
-        versions: &["v1alpha1"],
-        columns: &[("Networks", ".spec.networks[*].cidr")],
-    },
-    Definition {
-        group: POLICY,
-        kind: "HTTPRoute",
-        plural: "httproutes",
-        short: &[],
-        versions: &["v1beta3", "v1beta2", "v1beta1", "v1alpha1"],
-        columns: &[("Hostnames", ".spec.hostnames")],
-    },
-    Definition {
-        group: POLICY,
-        kind: "HTTPLocalRateLimitPolicy",
-        plural: "httplocalratelimitpolicies",
-        short: &[],
-        versions: &["v1alpha1"],
-        columns: &[("Target_name", ".spec.targetRef.name")],
-    },
-    Definition {
-        group: GATEWAY,
-        kind: "HTTPRoute",
-        plural: "httproutes",
-        short: &[],
-        versions: &["v1", "v1beta1"],
-        columns: &[("Hostnames", ".spec.hostnames")],
-    },
-];
+/// The kinds of Linkerd's own groups.
+pub fn linkerd() -> Vec<Value> {
+    let mut all = policy::all();
+    all.extend([profile::service_profile(), workload::external_workload(), link::link()]);
+    all.iter().map(definition).collect()
+}
+
+/// The routes of the Gateway API. A cluster may have them already, from upstream and newer.
+pub fn gateway() -> Vec<Value> {
+    gateway::all().iter().map(definition).collect()
+}
 
 pub(super) fn all() -> impl Iterator<Item = Value> {
-    DEFINITIONS.iter().map(definition)
+    linkerd().into_iter().chain(gateway())
 }
 
 fn definition(d: &Definition) -> Value {
-    let singular = d.kind.to_ascii_lowercase();
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let mut spec = open.clone();
-    if d.kind == "Server" {
-        // Users' tools rely on these being filled in.
-        spec["properties"] = json!({
-            "accessPolicy": {"type": "string", "default": "deny"},
-            "proxyProtocol": {"type": "string", "default": "unknown"},
-            "port": {"x-kubernetes-int-or-string": true},
-        });
-    }
     let columns: Vec<Value> = d
         .columns
         .iter()
-        .map(|(name, path)| json!({"name": name, "type": "string", "jsonPath": path}))
-        .chain([json!({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})])
+        .chain(&[("Age", "date", ".metadata.creationTimestamp")])
+        .map(|(name, kind, path)| json!({"name": name, "type": kind, "jsonPath": path}))
         .collect();
+    let meta = |says: &str| json!({"type": "string", "description": says});
+    let schema = json!({
+        "type": "object", "description": d.says, "required": ["spec"],
+        "properties": {
+            "apiVersion": meta("Group and version of this object."),
+            "kind": meta("The kind of this object."),
+            "metadata": {"type": "object"},
+            "spec": d.spec.json,
+            "status": d.status.json,
+        },
+    });
     let versions: Vec<Value> = d
         .versions
         .iter()
@@ -110,23 +79,27 @@ fn definition(d: &Definition) -> Value {
                 "name": version, "served": true, "storage": at == 0,
                 "subresources": {"status": {}},
                 "additionalPrinterColumns": columns,
-                "schema": {"openAPIV3Schema": {
-                    "type": "object", "required": ["spec"],
-                    "properties": {"spec": spec, "status": open},
-                }},
+                "schema": {"openAPIV3Schema": schema},
             })
         })
         .collect();
-    json!({
+    let mut object = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", d.plural, d.group), "annotations": {
-            // The API server wants it said that definitions in a k8s.io group are not from upstream.
-            "api-approved.kubernetes.io": "unapproved, a reduced form made by weft"}},
+        "metadata": {"name": format!("{}.{}", d.plural, d.group)},
         "spec": {
             "group": d.group, "scope": "Namespaced",
             "names": {"kind": d.kind, "listKind": format!("{}List", d.kind), "plural": d.plural,
-                "singular": singular, "shortNames": d.short},
+                "singular": d.kind.to_ascii_lowercase(), "shortNames": d.short},
             "versions": versions,
         },
-    })
+    });
+    if d.group == GATEWAY {
+        // The API server wants it said that definitions in a k8s.io group are not from upstream.
+        object["metadata"]["annotations"] =
+            json!({"api-approved.kubernetes.io": "unapproved, written for weft; upstream's may replace it"});
+    }
+    object
 }
+
+#[cfg(test)]
+mod tests;
