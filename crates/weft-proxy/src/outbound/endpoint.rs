@@ -37,8 +37,8 @@ pub(crate) struct Member {
     pub(super) standing: Standing,
     /// When the last proof of its identity was passed on, by the worker's clock.
     proof_told_us: Cell<Option<u64>>,
-    /// A request that it refuses in plaintext waits for its identity to become known.
-    pub(crate) waits: Cell<bool>,
+    /// So many requests that it refuses in plaintext wait for its identity to become known.
+    waits: Cell<u8>,
     down: RefCell<Option<Down>>,
 }
 
@@ -51,6 +51,9 @@ pub(crate) struct Down {
     pause: Duration,
     pub(crate) last: Arc<FaultRecord>,
 }
+
+/// Short waits for an identity that may be in vain, of one endpoint.
+const WAITS: u8 = 4;
 
 /// Where no endpoint is up, one that failed is tried again after this long, whatever its backoff: the first to come back
 /// is found at once.
@@ -87,7 +90,7 @@ impl Member {
             unidentified,
             standing: Standing::new(worker, ewma),
             proof_told_us: Cell::new(None),
-            waits: Cell::new(true),
+            waits: Cell::new(WAITS),
             down: RefCell::default(),
         })
     }
@@ -126,7 +129,17 @@ impl Member {
     /// Is it dialled in plaintext although a proxy may be there, and is that worth waiting for?
     pub(crate) fn may_refuse_plaintext(&self) -> bool {
         let unknown = matches!(self.endpoint.borrow().identity, PeerIdentity::Unknown(_));
-        !self.meshed && unknown && self.waits.get()
+        !self.meshed && unknown && self.waits.get() > 0
+    }
+
+    /// A request waited for the identity. One that waited in vain although a proxy is there for certain (`certain`) is
+    /// enough: the next refusals are passed on at once.
+    pub(crate) fn waited(&self, found: bool, certain: bool) {
+        self.waits.set(match (found, certain) {
+            (true, _) => WAITS,
+            (false, true) => 0,
+            (false, false) => self.waits.get().saturating_sub(1),
+        });
     }
 
     /// Carries HTTP/1 over HTTP/2 to this endpoint?

@@ -211,6 +211,30 @@ async fn a_marked_403_in_plaintext_raises_a_doubt_and_reaches_the_user() {
     assert_eq!(proxy.failure().await.fault.unwrap().code, "POL-002");
 }
 
+/// A stock proxy tells strangers no reason. Whether its policy or plaintext was the reason shows when the controller is asked.
+#[tokio::test(flavor = "local")]
+async fn a_bare_403_in_plaintext_waits_for_one_question() {
+    let pki = Pki::new();
+    let refusing = raw::answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await;
+    let proxy = client(&pki);
+    let unknown = Arc::new(Endpoint::bare(refusing, PeerIdentity::Unknown(Unknown::Unmarked)));
+    proxy.told.endpoints(PATH, known(&[unknown]));
+    // In vain: what may be the application's own word reaches its client as it is.
+    let (head, _) = ask(&proxy).await;
+    assert!(head.starts_with("HTTP/1.1 403") && !head.contains("l5d-proxy-error"), "{head}");
+    assert!(proxy.told.doubts().contains(&(refusing, Code::NoRuleAllows)));
+
+    // The answer comes while a request waits: it is sent again, in TLS, of which this peer knows nothing.
+    let asked = async {
+        while !proxy.told.doubts().contains(&(refusing, Code::NoRuleAllows)) {
+            tokio::task::yield_now().await;
+        }
+        proxy.told.endpoints(PATH, known(&[meshed(refusing, &pki::identity("store", "shop")).into()]));
+    };
+    let ((head, _), ()) = tokio::join!(ask(&proxy), asked);
+    assert!(error_of(&head).starts_with("TLS-"), "{head}");
+}
+
 #[tokio::test(flavor = "local")]
 async fn routes_filters_and_timeouts_apply() {
     let (pki, one) = (Pki::new(), app().await);

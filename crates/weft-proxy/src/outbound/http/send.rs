@@ -54,9 +54,9 @@ impl Requests {
                         pool.tell(&connection.story, made);
                     }
                     if let Some(again) = again
-                        && words::refuses_plaintext(&response, &member)
+                        && let Some(refusal) = words::refuses_plaintext(&response, &member)
                     {
-                        known = self.identity_after_refusal(backend, &member, limit).await;
+                        known = self.identity_after_refusal(backend, &member, refusal, limit).await;
                         if known.is_some() {
                             let text = "the peer refused plaintext; its identity is known now: sent again";
                             connection.story.event(Phase::Discover, text);

@@ -17,6 +17,10 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::outbound::{BackendKind, Endpoint, Endpoints, RouteBackend};
 use weft_wire::record::Direction;
 
+/// What a controller takes to answer a question, amply: so long the response to a request is kept back whose refusal
+/// may have been a misunderstanding.
+const ONE_QUESTION: Duration = Duration::from_millis(250);
+
 impl Requests {
     /// Takes the words from the response, unless the application is to have them.
     pub(super) fn remote_words(&self, response: &mut Response<Body>, member: &Member) {
@@ -30,7 +34,7 @@ impl Requests {
             self.closing.close();
         }
         if words.is_none() && !member.meshed && is_bare_refusal(response) {
-            // A stock proxy tells strangers no code. That proves nothing, but asking again costs little.
+            // That proves nothing, but asking again costs little.
             self.doubt(endpoint.addr, Code::NoRuleAllows);
         }
         let (Some(words), Some(code)) = (words, code) else { return };
@@ -59,18 +63,23 @@ impl Requests {
         }
     }
 
-    /// A peer that refused plaintext is meshed, whatever is known of it. Waits until its identity is known, briefly.
+    /// A peer that says that it refused plaintext is meshed, whatever is known of it; one that only looks so may be. Waits
+    /// until its identity is known, briefly.
     pub(super) async fn identity_after_refusal(
         &self,
         backend: &RouteBackend,
         member: &Member,
+        refusal: Refusal,
         limit: Duration,
     ) -> Option<Arc<Endpoint>> {
         let addr = member.endpoint().addr;
-        self.doubt(addr, Code::PlaintextRefused);
+        let (doubt, limit) = match refusal {
+            Refusal::Marked => (Code::PlaintextRefused, limit),
+            Refusal::Bare => (Code::NoRuleAllows, limit.min(ONE_QUESTION)),
+        };
+        self.doubt(addr, doubt);
         let known = tokio::time::timeout(limit, self.identity(backend, addr)).await.ok().flatten();
-        // Once in vain is enough: the next refusals are passed on at once.
-        member.waits.set(known.is_some());
+        member.waited(known.is_some(), refusal == Refusal::Marked);
         known
     }
 
@@ -107,9 +116,25 @@ impl Requests {
     }
 }
 
+/// How a request was refused that went out in plaintext.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The peer's proxy says that plaintext is the reason.
+    Marked,
+    /// As a stock proxy refuses strangers, without a reason. An application could answer the same.
+    Bare,
+}
+
 /// Did the peer's proxy refuse the request because it came in plaintext?
-pub(super) fn refuses_plaintext(response: &Response<Body>, member: &Member) -> bool {
-    !member.meshed && code_of(response, false) == Some(Code::PlaintextRefused)
+pub(super) fn refuses_plaintext(response: &Response<Body>, member: &Member) -> Option<Refusal> {
+    if member.meshed {
+        return None;
+    }
+    if code_of(response, false) == Some(Code::PlaintextRefused) {
+        return Some(Refusal::Marked);
+    }
+    (!response.headers().contains_key(headers::PROXY_ERROR) && is_bare_refusal(response))
+        .then_some(Refusal::Bare)
 }
 
 /// The code that a peer's words begin with. The words of other proxies have none, and count as they are, if the response
