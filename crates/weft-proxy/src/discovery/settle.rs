@@ -33,8 +33,9 @@ pub(crate) enum Due {
     AskAgain,
 }
 
-/// Delays between questions for an identity that is missing.
-const AGAIN: [u64; 11] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 16, 30];
+/// Delays in milliseconds between questions for an identity that is missing. The first is shorter than what a request waits
+/// for that was refused (`outbound::http::words`): an answer that was wrong by milliseconds costs it nothing.
+const AGAIN: [u64; 12] = [180, 800, 1_000, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000, 8_000, 16_000, 30_000];
 /// A confirmed "no proxy here" is true of a moment only.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(30);
 /// Endpoints of one name that are asked about; so many without a mark are a service outside of the mesh.
@@ -147,7 +148,7 @@ impl Settling {
             self.attempts = 0;
             self.again = self.unmeshed.then(|| Box::pin(tokio::time::sleep(CONFIRM_AGAIN)));
         } else if self.again.is_none() {
-            let delay = Duration::from_secs(AGAIN[self.attempts.min(AGAIN.len() - 1)]);
+            let delay = Duration::from_millis(AGAIN[self.attempts.min(AGAIN.len() - 1)]);
             self.attempts += 1;
             // Many destinations that became unknown together are not asked about in step.
             self.again = Some(Box::pin(tokio::time::sleep(delay.mul_f64(0.9 + rand::random::<f64>() * 0.1))));
