@@ -24,7 +24,7 @@ const WATCHED: usize = 10_000;
 const BATCH: usize = 256;
 const SWEEP: Duration = Duration::from_secs(1);
 /// An address is asked about for the sake of a doubt at most so often.
-const DOUBT_EVERY: Duration = Duration::from_secs(1);
+const DOUBT_EVERY: Duration = Duration::from_millis(500);
 const DOUBTS: usize = 1_024;
 
 /// Evidence against what is known about an address.

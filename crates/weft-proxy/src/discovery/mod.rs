@@ -265,7 +265,7 @@ impl Discovery {
     }
 
     /// Evidence against what is known about an address, as an endpoint or as a destination: it is asked for again, at
-    /// most once a second.
+    /// most twice a second.
     pub fn doubt(&self, addr: SocketAddr, why: Code) {
         // A full queue means that the agent is busy asking already.
         drop(self.shared.asks.try_send(Ask::Doubt(addr, why)));

@@ -35,7 +35,8 @@ pub(crate) enum Due {
 
 /// Delays in milliseconds between questions for an identity that is missing. The first is shorter than what a request waits
 /// for that was refused (`outbound::http::words`): an answer that was wrong by milliseconds costs it nothing.
-const AGAIN: [u64; 12] = [180, 800, 1_000, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000, 8_000, 16_000, 30_000];
+const AGAIN: [u64; 14] =
+    [180, 320, 500, 500, 500, 500, 500, 1_000, 2_000, 4_000, 4_000, 8_000, 16_000, 30_000];
 /// A confirmed "no proxy here" is true of a moment only.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(30);
 /// Endpoints of one name that are asked about; so many without a mark are a service outside of the mesh.

@@ -56,7 +56,7 @@ impl Requests {
                     if let Some(again) = again
                         && let Some(refusal) = words::refuses_plaintext(&response, &member)
                     {
-                        known = self.identity_after_refusal(backend, &member, refusal, limit).await;
+                        known = self.identity_after_refusal(backend, &member, refusal).await;
                         if known.is_some() {
                             let text = "the peer refused plaintext; its identity is known now: sent again";
                             connection.story.event(Phase::Discover, text);

@@ -17,6 +17,8 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::outbound::{BackendKind, Endpoint, Endpoints, RouteBackend};
 use weft_wire::record::Direction;
 
+/// What a controller may take to hear of a pod's proxy, amply: there is one, so waiting is better than the refusal.
+const IDENTITY: Duration = Duration::from_secs(5);
 /// What a controller takes to answer a question, amply: so long the response to a request is kept back whose refusal
 /// may have been a misunderstanding.
 const ONE_QUESTION: Duration = Duration::from_millis(250);
@@ -70,12 +72,11 @@ impl Requests {
         backend: &RouteBackend,
         member: &Member,
         refusal: Refusal,
-        limit: Duration,
     ) -> Option<Arc<Endpoint>> {
         let addr = member.endpoint().addr;
         let (doubt, limit) = match refusal {
-            Refusal::Marked => (Code::PlaintextRefused, limit),
-            Refusal::Bare => (Code::NoRuleAllows, limit.min(ONE_QUESTION)),
+            Refusal::Marked => (Code::PlaintextRefused, IDENTITY),
+            Refusal::Bare => (Code::NoRuleAllows, ONE_QUESTION),
         };
         self.doubt(addr, doubt);
         let known = tokio::time::timeout(limit, self.identity(backend, addr)).await.ok().flatten();
