@@ -1,8 +1,14 @@
 //! The accept loop of one listener on one worker.
 
-use crate::drain;
-use std::{future::Future, io, sync::Arc, time::Duration};
+use crate::{drain, metrics::phases::Phases};
+use std::{
+    future::Future,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::Semaphore;
+use weft_fault::Phase;
 use weft_net::socket::{Accepted, Listener};
 
 /// Connections of one listener on one worker. More wait in the kernel's queue, where they cost nothing.
@@ -12,8 +18,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts until the drain is over, and serves each connection in a task of its own on this worker. Connections that are
 /// still open then are cut by their own watch of the drain.
-pub(crate) async fn run<F>(listener: Listener, drain: drain::Watch, serve: impl Fn(Accepted) -> F)
-where
+pub(crate) async fn run<F>(
+    listener: Listener,
+    drain: drain::Watch,
+    phases: Arc<Phases>,
+    serve: impl Fn(Accepted) -> F,
+) where
     F: Future<Output = ()> + 'static,
 {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -31,8 +41,12 @@ where
         };
         match accepted {
             Ok(accepted) => {
+                let (accepted_at, phases) = (Instant::now(), phases.clone());
                 let serving = serve(accepted);
                 tokio::task::spawn_local(async move {
+                    // What it waited for this worker, behind what the worker had to do before.
+                    phases.observe(Phase::Accept, accepted_at.elapsed());
+                    drop(phases);
                     serving.await;
                     drop(permit);
                 });

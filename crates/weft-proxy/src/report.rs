@@ -278,6 +278,34 @@ pub(crate) fn route_error(code: Code) -> &'static str {
     }
 }
 
+/// The same for a response's body that broke off.
+pub(crate) fn body_error(reset: Option<h2::Reason>) -> &'static str {
+    reset.map_or("IO", reset_error)
+}
+
+/// The word of Linkerd's oldest families for a response that did not come, or not to its end.
+pub(crate) fn response_error(reset: Option<h2::Reason>) -> &'static str {
+    match reset {
+        None => "unclassified",
+        Some(h2::Reason::NO_ERROR) => "h2(NO_ERROR)",
+        Some(h2::Reason::PROTOCOL_ERROR) => "h2(PROTOCOL_ERROR)",
+        Some(h2::Reason::INTERNAL_ERROR) => "h2(INTERNAL_ERROR)",
+        Some(h2::Reason::FLOW_CONTROL_ERROR) => "h2(FLOW_CONTROL_ERROR)",
+        Some(h2::Reason::SETTINGS_TIMEOUT) => "h2(SETTINGS_TIMEOUT)",
+        Some(h2::Reason::STREAM_CLOSED) => "h2(STREAM_CLOSED)",
+        Some(h2::Reason::FRAME_SIZE_ERROR) => "h2(FRAME_SIZE_ERROR)",
+        Some(h2::Reason::REFUSED_STREAM) => "h2(REFUSED_STREAM)",
+        Some(h2::Reason::CANCEL) => "h2(CANCEL)",
+        Some(h2::Reason::COMPRESSION_ERROR) => "h2(COMPRESSION_ERROR)",
+        Some(h2::Reason::CONNECT_ERROR) => "h2(CONNECT_ERROR)",
+        Some(h2::Reason::ENHANCE_YOUR_CALM) => "h2(ENHANCE_YOUR_CALM)",
+        Some(h2::Reason::INADEQUATE_SECURITY) => "h2(INADEQUATE_SECURITY)",
+        Some(h2::Reason::HTTP_1_1_REQUIRED) => "h2(HTTP_1_1_REQUIRED)",
+        // A peer may send any number: it must not become a label.
+        Some(_) => "h2(unknown)",
+    }
+}
+
 /// The same for a stream that the server reset.
 pub(crate) fn reset_error(reason: h2::Reason) -> &'static str {
     match reason {

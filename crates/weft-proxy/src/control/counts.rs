@@ -4,11 +4,12 @@ use crate::{
     config::ControlAddr,
     metrics::{
         ControlService, Count, Metrics,
-        balancer::{Balancer, Waiting},
+        balancer::{Balancer, Endpoints, Waiting},
         labels::Labels,
         series::{Counter, HttpSeries},
     },
 };
+use parking_lot::Mutex;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -20,6 +21,7 @@ use weft_fault::Phase;
 pub struct Counts {
     metrics: Arc<Metrics>,
     balancer: Arc<Balancer>,
+    endpoints: Arc<Mutex<Endpoints>>,
     requests: Arc<HttpSeries>,
     /// By record type: found, not found.
     resolutions: [[Arc<Counter>; 2]; 2],
@@ -40,9 +42,11 @@ impl Counts {
                 metrics.counter(Count::ControlDnsResolutions, &labels)
             })
         };
+        let balancer = metrics.control_balancer(service, &labels);
         Counts {
             metrics: metrics.clone(),
-            balancer: metrics.control_balancer(service, &labels),
+            endpoints: Arc::new(Mutex::new(Endpoints::new(&balancer))),
+            balancer,
             requests: metrics.control_http(&of_requests),
             resolutions: [resolutions("SRV"), resolutions("A/AAAA")],
         }
@@ -59,7 +63,7 @@ impl Counts {
     }
 
     pub(super) fn connected(&self, all: usize, up: usize) {
-        self.balancer.endpoints(all, up);
+        self.endpoints.lock().say(all, up);
     }
 
     /// Somebody wants a connection.

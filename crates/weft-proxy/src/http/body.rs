@@ -4,16 +4,17 @@ use super::{
     h1,
     pool::Lease,
     replay::{Peeked, Reader},
+    server,
 };
 use crate::{
     inbound::withdraw::Held,
     metrics::{
-        route::{Exchange, RequestBody},
+        exchange::{Attempt, Exchange, RequestBody},
         series::HttpSeries,
     },
     observe::Observing,
     outbound::load::Load,
-    report::route_error,
+    report,
 };
 use bytes::Bytes;
 use http::HeaderMap;
@@ -114,7 +115,7 @@ impl Body {
     /// Watches a response's body to its end, or to its being dropped.
     pub(crate) fn watched(mut self, watch: Box<Watch>) -> Self {
         if self.is_end_stream() {
-            watch.end(None, true);
+            watch.end(None);
         } else {
             self.watch = Some(watch);
         }
@@ -130,11 +131,17 @@ impl Body {
     }
 
     /// Counts a watched response by its route, too; `status` and `grpc` are those of its head.
-    pub(crate) fn by_route(mut self, exchange: Exchange, status: u16, grpc: Option<u8>) -> Self {
+    pub(crate) fn by_route(mut self, mut exchange: Exchange, status: u16, grpc: Option<u8>) -> Self {
         match &mut self.watch {
-            Some(watch) => watch.exchange = Some(exchange),
+            Some(watch) => {
+                exchange.answered(true);
+                watch.exchange = Some(exchange);
+            }
             // It has no body, or nobody watches for its end.
-            None => exchange.end(status, grpc),
+            None => {
+                exchange.answered(false);
+                exchange.end(status, grpc);
+            }
         }
         self
     }
@@ -142,7 +149,7 @@ impl Body {
     /// The server is told by the dropped stream, the client by a message that breaks off.
     fn break_off<T, E: From<Fault>>(&mut self, fault: Fault) -> Poll<Option<Result<T, E>>> {
         if let Some(watch) = self.watch.take() {
-            watch.end(None, false);
+            watch.broke(report::route_error(fault.code()), None);
         }
         self.inner = Inner::Empty;
         Poll::Ready(Some(Err(fault.into())))
@@ -159,6 +166,8 @@ pub(crate) struct Watch {
     pub(crate) series: Arc<HttpSeries>,
     /// The same request, by its route; given by [`Body::by_route`].
     pub(crate) exchange: Option<Exchange>,
+    /// The request as it was sent to a backend.
+    pub(crate) attempt: Option<Attempt>,
     pub(crate) begun: Instant,
     pub(crate) status: u16,
     /// `grpc-status` of a response to a gRPC request: from the head, later from the trailers.
@@ -241,16 +250,42 @@ impl Watch {
                 .fact("timeout", late)
                 .fact("since_request_ms", self.begun.elapsed().as_millis());
             (limits.tell)(&fault);
-            if let Some(exchange) = self.exchange.take() {
-                exchange.fail(route_error(code));
-            }
             return Some(fault);
         }
         self.held.as_mut().and_then(|held| held.poll_withdrawn(cx))
     }
 
-    /// The response is over. `clean`: it came whole, so its connection may carry another.
-    fn end(self, trailers: Option<&HeaderMap>, clean: bool) {
+    fn piece(&self, bytes: usize) {
+        if let Some(exchange) = &self.exchange {
+            exchange.piece(bytes);
+        }
+        if let Some(attempt) = &self.attempt {
+            attempt.piece(bytes);
+        }
+    }
+
+    /// The response broke off: `error` in the words of routes, and why the server reset it, if it did.
+    fn broke(self, error: &'static str, reset: Option<h2::Reason>) {
+        if let Some(exchange) = self.exchange {
+            exchange.fail(error);
+        }
+        if let Some(attempt) = self.attempt {
+            attempt.fail(error);
+        }
+        let (word, begun) = (report::response_error(reset), Some((self.status, self.begun.elapsed())));
+        for series in self.service.iter().flat_map(|by| &by.series).chain([&self.series]) {
+            series.failed(word, begun);
+        }
+        if let Some(load) = &self.load {
+            load.classified(false, self.status, self.grpc);
+        }
+        if let Some(lease) = self.lease {
+            lease.end(false);
+        }
+    }
+
+    /// The response is over and came whole, so its connection may carry another.
+    fn end(self, trailers: Option<&HeaderMap>) {
         let grpc = trailers.and_then(grpc_status).or(self.grpc);
         let class = self.service.as_ref().and_then(|by| classify(&by.classes, self.status));
         let success = !class.unwrap_or(self.status >= 500) && grpc.is_none_or(|code| !fails(code));
@@ -261,11 +296,14 @@ impl Watch {
         if let Some(exchange) = self.exchange {
             exchange.end(self.status, grpc);
         }
+        if let Some(attempt) = self.attempt {
+            attempt.end(self.status, grpc);
+        }
         if let Some(load) = &self.load {
             load.classified(success, self.status, grpc);
         }
         if let Some(lease) = self.lease {
-            lease.end(clean);
+            lease.end(true);
         }
     }
 }
@@ -321,8 +359,8 @@ impl hyper::body::Body for Body {
                     counted.piece(data.len());
                 }
                 if let Some(watch) = &mut this.watch {
-                    if let (Some(exchange), Some(data)) = (&watch.exchange, frame.data_ref()) {
-                        exchange.piece(data.len());
+                    if let Some(data) = frame.data_ref() {
+                        watch.piece(data.len());
                     }
                     if let Some(limits) = &mut watch.limits {
                         limits.moved();
@@ -334,21 +372,22 @@ impl hyper::body::Body for Body {
                 if this.is_end_stream() {
                     this.counted = None;
                     if let Some(watch) = this.watch.take() {
-                        watch.end(None, true);
+                        watch.end(None);
                     }
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
                 if let Some(watch) = this.watch.take() {
-                    watch.end(None, false);
+                    let reset = server::h2_cause(&*error).and_then(h2::Error::reason);
+                    watch.broke(report::body_error(reset), reset);
                 }
                 Poll::Ready(Some(Err(error)))
             }
             Poll::Ready(None) => {
                 this.counted = None;
                 if let Some(watch) = this.watch.take() {
-                    watch.end(None, true);
+                    watch.end(None);
                 }
                 Poll::Ready(None)
             }

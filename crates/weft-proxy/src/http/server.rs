@@ -1,7 +1,7 @@
 //! Serving HTTP on one connection, of either version, until it ends or is drained.
 
 use super::{MAX_HEAD, OnWorker, body::Body, flood, h1};
-use crate::{config::Http2, detect::Protocol, drain, io::Io};
+use crate::{config::Http2, detect::Protocol, drain, io::Io, metrics::phases::Phases};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,6 +19,9 @@ pub(crate) trait Service: 'static {
 
     /// Answers what is no valid request.
     fn refuse(&self, fault: &Fault) -> Response<Body>;
+
+    /// Where the times of requests' phases go.
+    fn phases(&self) -> &Phases;
 
     /// Asks for the connection's graceful end.
     fn closing(&self) -> &Closing;

@@ -98,6 +98,7 @@ pub(crate) fn bridge(
         let copying = async {
             let (mut client, mut server) = tokio::try_join!(client.done(), server.done())?;
             story.event(Phase::Copy, "upgraded");
+            let _copying = story.timed(Phase::Copy);
             copy::both_ways(&mut client, &mut server, &mut |_, _| {})
                 .await
                 .map_err(|error| Fault::new(Code::NetworkIo).in_phase(Phase::Copy).because(error))

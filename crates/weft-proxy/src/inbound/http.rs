@@ -24,8 +24,10 @@ use crate::{
     latest::Latest,
     metrics::{
         Count, Flavour,
+        exchange::Exchange,
         labels::Labels,
-        route::{Exchange, InboundRoute},
+        phases::Phases,
+        route::InboundRoute,
         series::{Counter, HttpSeries},
     },
     observe,
@@ -141,6 +143,16 @@ impl From<Fault> for NoAnswer {
     }
 }
 
+impl NoAnswer {
+    /// Linkerd's word for it.
+    fn word(&self) -> &'static str {
+        report::response_error(match self {
+            NoAnswer::Fault(_) | NoAnswer::Withdrawn(_) => None,
+            NoAnswer::Reset(reason) => Some(*reason),
+        })
+    }
+}
+
 impl Service for Requests {
     async fn call(
         self: Rc<Self>,
@@ -188,6 +200,10 @@ impl Service for Requests {
         let response = refusal(fault, audience);
         connection.story.request(response.status().as_u16());
         response
+    }
+
+    fn phases(&self) -> &Phases {
+        self.connection.story.phases()
     }
 
     fn closing(&self) -> &Closing {
@@ -257,7 +273,8 @@ impl Requests {
         let asked = Asked { begun, is_grpc, carried: carried.is_some() };
         counted.allowed.add(1);
         counted.series.request();
-        let mut exchange = Exchange::inbound(&counted.by_route, flavour == Flavour::Grpc, begun);
+        let mut exchange =
+            Exchange::inbound(&counted.by_route, mesh.metrics.phases(), flavour == Flavour::Grpc, begun);
         let request = request.map(|body| body.counted(&mut exchange));
         let hold = counted.hold.clone();
         let answered = tokio::select! {
@@ -267,13 +284,13 @@ impl Requests {
         };
         match answered {
             Ok(response) => {
-                mesh.metrics.phase(Phase::ResponseHeaders, begun.elapsed());
                 let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
                 Ok(response.map(|body| body.by_route(exchange, status, grpc)))
             }
             Err(none) => {
                 // Inbound families do not say which error.
                 exchange.fail("");
+                counted.series.failed(none.word(), None);
                 Err(none)
             }
         }
@@ -377,6 +394,7 @@ impl Requests {
             limits: None,
             service: None,
             exchange: None,
+            attempt: None,
             held: Some(Held::new(counted.hold.clone())),
         });
         response.map(|body| body.relayed().watched(watch))
@@ -446,7 +464,10 @@ impl Requests {
         let caller = Caller { addr: connection.client.ip(), tls: &connection.tls };
         let host = headers::host(headers::authority(request).unwrap_or_default());
         let view = View(request.headers());
-        match authorize_http(policy, &caller, &headers::parts(request, &host, &view)) {
+        let deciding = Instant::now();
+        let decided = authorize_http(policy, &caller, &headers::parts(request, &host, &view));
+        connection.story.phases().observe(Phase::Authorize, deciding.elapsed());
+        match decided {
             Ok((permit, chosen)) => Ok((permit, chosen.map(|chosen| chosen.rule))),
             Err(denied) => {
                 let family = match denied.reason {

@@ -71,7 +71,8 @@ pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {
     let worker =
         Rc::new(Worker { mesh: mesh.clone(), apps: RefCell::default(), in_flight: Cell::new(0), gateway });
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
-    accept::run(listener, mesh.drain.clone(), |accepted| connection(worker.clone(), accepted)).await;
+    let phases = mesh.metrics.phases().clone();
+    accept::run(listener, mesh.drain.clone(), phases, |accepted| connection(worker.clone(), accepted)).await;
     sweeping.abort();
     sweeping_gateway.inspect(tokio::task::JoinHandle::abort);
 }

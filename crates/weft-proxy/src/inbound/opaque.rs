@@ -54,6 +54,7 @@ async fn forward(
             sent.set(sent.get() + count as u64);
         }
     };
+    let _copying = story.timed(Phase::Copy);
     tokio::select! {
         biased;
         fault = withdrawn(connection, &mut policy) => Err(fault),
@@ -94,7 +95,10 @@ impl Connection {
         let labels =
             || Labels::new().target(self.app).server(&policy.meta, self.app.port()).client_tls(&self.tls);
         let metrics = &self.worker.mesh.metrics;
-        match authorize_tcp(policy, &caller) {
+        let deciding = self.story.timed(Phase::Authorize);
+        let decided = authorize_tcp(policy, &caller);
+        drop(deciding);
+        match decided {
             Ok(permit) => {
                 self.audited(policy, &permit);
                 let labels = labels().policy("authz", permit.authorization());

@@ -108,8 +108,8 @@ impl Series for TransportRoute {
     }
 }
 
-/// `…_balancer_*`: the endpoints of a name, and how long it takes to have one of them. Levels are those of the worker that
-/// said them last; all see the same endpoints.
+/// `…_balancer_*`: the endpoints of a name, and how long it takes to have one of them. Levels are sums over all who hold
+/// [`Endpoints`] of it: mostly one for each worker.
 #[derive(Debug)]
 pub struct Balancer {
     ready: Gauge,
@@ -150,14 +150,43 @@ impl Default for Balancer {
     }
 }
 
-impl Balancer {
-    /// How many endpoints there are, and how many of them may be chosen now.
-    pub fn endpoints(&self, all: usize, ready: usize) {
-        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        self.ready.set(number(ready));
-        self.pending.set(number(all.saturating_sub(ready)));
+/// The endpoints that one balancer sees, a share of the levels for as long as it lives.
+#[derive(Debug)]
+pub struct Endpoints {
+    of: Arc<Balancer>,
+    /// Ready and pending.
+    said: [i64; 2],
+}
+
+impl Endpoints {
+    pub fn new(of: &Arc<Balancer>) -> Self {
+        Endpoints { of: of.clone(), said: [0; 2] }
     }
 
+    pub fn of(&self) -> &Arc<Balancer> {
+        &self.of
+    }
+
+    /// How many endpoints there are, and how many of them may be chosen now.
+    pub fn say(&mut self, all: usize, ready: usize) {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let now = [number(ready), number(all.saturating_sub(ready))];
+        for ((level, now), said) in
+            [&self.of.ready, &self.of.pending].into_iter().zip(now).zip(&mut self.said)
+        {
+            level.add(now - *said);
+            *said = now;
+        }
+    }
+}
+
+impl Drop for Endpoints {
+    fn drop(&mut self) {
+        self.say(0, 0);
+    }
+}
+
+impl Balancer {
     /// The controller's answer changed; its `first` one replaces whatever there was.
     pub fn updated(&self, first: bool, added: usize, removed: usize) {
         if first {
@@ -271,5 +300,26 @@ impl Series for Balancer {
             9 => to.value("", self.shut_at.value()),
             _ => to.value("", self.patience_ms.value() as f64 / 1e3),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_sums_over_all_who_balance() {
+        let all = Arc::new(Balancer::default());
+        let levels = || (all.ready.value(), all.pending.value());
+        let (mut one, mut other) = (Endpoints::new(&all), Endpoints::new(&all));
+        one.say(3, 2);
+        other.say(3, 3);
+        assert_eq!(levels(), (5, 1));
+        one.say(2, 2);
+        assert_eq!(levels(), (5, 0));
+        drop(other);
+        assert_eq!(levels(), (2, 0));
+        drop(one);
+        assert_eq!(levels(), (0, 0));
     }
 }

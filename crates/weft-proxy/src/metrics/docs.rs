@@ -19,9 +19,11 @@ those of Linkerd's proxy, so that its dashboards and alerts go on working; famil
 - Series that nobody uses and nothing changes are dropped after `METRICS_RETAIN_IDLE`.
 - A page is written beside the traffic: one at a time, in pieces, with a quarter of a core at most. More than eight scrapers at once get 503.
 - Balancers have no queue of their own here: a request waits for the first answer about its endpoints, and that wait is what the families `…_balancer_queue_*` count.
-  Each worker keeps its own view of which endpoints are ready; the gauges say what the one saw that looked last.
+  Each worker balances on its own: the gauges of endpoints are sums, in which an endpoint counts once for each worker that uses its service.
 - Linkerd's families `stack_*` count the layers of its implementation, and `tokio_rt_*` its runtime. There is nothing here that they could name; `weft_phase_duration_seconds`
   tells where time goes, by the steps of [life-of-a-connection.md](life-of-a-connection.md).
+- Of the phases, `accept` is how long a connection waited for its worker; `request-headers`, from the first byte of a head to its last, is of HTTP/1 alone.
+- `error` of the families `…response_total` is there where a response did not come to its end: `h2(REASON)` where the server reset the stream, else `unclassified`.
 
 | family | type | labels | what is counted |
 |---|---|---|---|

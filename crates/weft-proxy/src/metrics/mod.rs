@@ -7,10 +7,13 @@ pub mod balancer;
 mod counters;
 #[cfg(test)]
 mod docs;
+pub mod exchange;
 mod families;
 pub mod group;
 pub mod labels;
 mod page;
+mod part;
+pub mod phases;
 mod process;
 pub mod retry;
 pub mod route;
@@ -28,9 +31,10 @@ use crate::metrics::{
         SRV, Set, TARGET,
     },
     labels::Labels,
+    phases::Phases,
     retry::Retries,
     route::{InboundRoute, OutboundBackend, OutboundRoute},
-    series::{Counter, Gauge, Histogram, HttpSeries, STEPS, TcpSeries},
+    series::{Counter, Gauge, HttpSeries, TcpSeries},
 };
 use std::{
     sync::{Arc, OnceLock},
@@ -59,7 +63,7 @@ pub struct Metrics {
     control_balancers: [Set<Balancer>; 3],
     control_http: Set<HttpSeries>,
     faults: Vec<[OnceLock<Arc<Counter>>; 2]>,
-    phases: Vec<Histogram>,
+    phases: Arc<Phases>,
 }
 
 /// Two names for the same families, by what the policy says of a route.
@@ -166,7 +170,7 @@ impl Metrics {
                 "control plane",
             ),
             faults: Code::ALL.iter().map(|_| Default::default()).collect(),
-            phases: PHASES.iter().map(|_| Histogram::new(&STEPS)).collect(),
+            phases: Phases::new(),
         })
     }
 
@@ -252,7 +256,12 @@ impl Metrics {
 
     /// How long a step took, in `weft_phase_duration_seconds{phase}`.
     pub fn phase(&self, phase: Phase, took: Duration) {
-        self.phases[phase as usize].observe(took);
+        self.phases.observe(phase, took);
+    }
+
+    /// The same, for who observes often.
+    pub fn phases(&self) -> &Arc<Phases> {
+        &self.phases
     }
 
     /// All sets of label sets, in the order of the page.
@@ -276,7 +285,7 @@ impl Metrics {
     /// Every family that the page may have.
     pub fn describe(&self) -> Vec<Described> {
         let mut all: Vec<Described> = self.sets().iter().flat_map(|set| set.families()).collect();
-        all.push(page::phases());
+        all.push(phases::describe());
         all.extend(process::describe());
         all
     }
@@ -292,28 +301,6 @@ impl Metrics {
     }
 }
 
-/// The phases, in the order of their numbers.
-pub(crate) const PHASES: &[Phase] = &[
-    Phase::Accept,
-    Phase::Detect,
-    Phase::TlsAccept,
-    Phase::TransportHeader,
-    Phase::Discover,
-    Phase::Route,
-    Phase::Authorize,
-    Phase::Queue,
-    Phase::Connect,
-    Phase::TlsConnect,
-    Phase::RequestHeaders,
-    Phase::RequestBody,
-    Phase::ResponseHeaders,
-    Phase::ResponseBody,
-    Phase::Copy,
-    Phase::Control,
-    Phase::Certify,
-    Phase::Start,
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,9 +312,6 @@ mod tests {
         }
         for (at, (level, name, ..)) in GAUGES.iter().enumerate() {
             assert_eq!(*level as usize, at, "{name}");
-        }
-        for (at, phase) in PHASES.iter().enumerate() {
-            assert_eq!(*phase as usize, at);
         }
         for (at, code) in Code::ALL.iter().enumerate() {
             assert_eq!(*code as usize, at);

@@ -1,10 +1,10 @@
 //! The page that Prometheus reads, written in pieces so that neither its size nor its reader holds anything up.
 
 use super::{
-    Described, Kind, Metrics, PHASES,
+    Described, Metrics,
     families::{AnySet, Lines},
     labels::Labels,
-    process,
+    phases, process,
 };
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
@@ -54,13 +54,11 @@ impl Writer {
                 self.set(set).await?;
             }
         }
-        self.head(&phases());
-        for (phase, histogram) in PHASES.iter().zip(&metrics.phases) {
-            if histogram.count() > 0 {
-                let labels = Labels::new().with("phase", phase.as_str());
-                let name = "weft_phase_duration_seconds";
-                Lines { page: &mut self.page, name, labels: &labels }.histogram("", histogram);
-            }
+        self.head(&phases::describe());
+        for (phase, histogram) in metrics.phases.seen() {
+            let labels = Labels::new().with("phase", phase.as_str());
+            let name = phases::FAMILY;
+            Lines { page: &mut self.page, name, labels: &labels }.histogram("", histogram);
         }
         for (family, lines) in process::now(metrics) {
             self.head(&family);
@@ -125,19 +123,10 @@ impl Writer {
     }
 }
 
-pub(super) fn phases() -> Described {
-    Described {
-        name: "weft_phase_duration_seconds".into(),
-        kind: Kind::Histogram,
-        labels: vec!["phase"],
-        help: "How long each step of connections and requests took".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Count, Flavour, route::Exchange};
+    use crate::metrics::{Count, Flavour, exchange::Exchange};
     use std::io::Read;
     use weft_fault::{Code, Phase};
     use weft_wire::record::Direction;
@@ -172,11 +161,11 @@ mod tests {
         metrics.phase(Phase::Connect, Duration::from_millis(3));
         metrics.counter(Count::InboundHttpAuthzDeny, &labels).add(2);
         let route = metrics.inbound_route(Flavour::Grpc, &Labels::new().with("route_name", "r"));
-        let mut exchange = Exchange::inbound(&route, true, Instant::now());
+        let mut exchange = Exchange::inbound(&route, metrics.phases(), true, Instant::now());
         exchange.request_body().piece(200);
         exchange.piece(2_000);
         exchange.end(200, Some(0));
-        drop(Exchange::inbound(&route, true, Instant::now()));
+        drop(Exchange::inbound(&route, metrics.phases(), true, Instant::now()));
         let page = page(&metrics).await;
         for line in [
             "request_total{direction=\"inbound\"} 1",

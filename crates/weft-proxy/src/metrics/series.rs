@@ -3,6 +3,7 @@
 use super::families::{Family, Kind, Lines};
 use parking_lot::Mutex;
 use std::{
+    fmt::Write,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
@@ -166,11 +167,20 @@ pub struct HttpSeries {
 
 const RESPONSES: usize = 12;
 
-#[derive(Debug)]
-struct Response {
-    status: u16,
+/// How a response ended, as far as series are kept apart by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Outcome {
+    /// `None`: it never began.
+    status: Option<u16>,
     grpc: Option<u8>,
     success: bool,
+    /// It did not come to its end: one of Linkerd's words for why. Otherwise empty.
+    error: &'static str,
+}
+
+#[derive(Debug)]
+struct Response {
+    outcome: Outcome,
     count: Counter,
     latency: Histogram,
 }
@@ -182,18 +192,47 @@ impl HttpSeries {
 
     /// A response ended. `success` is its classification: no 5xx, or for gRPC no failing code.
     pub fn response(&self, status: u16, grpc: Option<u8>, success: bool, latency: Duration) {
-        let new = || {
-            let latency = Histogram::new(&LATENCY);
-            Box::new(Response { status, grpc, success, count: Counter::default(), latency })
-        };
-        let same = |found: &Response| (found.status, found.grpc, found.success) == (status, grpc, success);
-        let found = self.responses.iter().map(|slot| slot.get_or_init(new)).find(|found| same(found));
-        // Twelve kinds of answer from one target and still another: the kind found last stands for all further ones.
-        let response = found.or_else(|| self.responses[RESPONSES - 1].get());
-        if let Some(response) = response {
-            response.count.add(1);
+        let response = self.ended(Outcome { status: Some(status), grpc, success, error: "" });
+        response.inspect(|response| response.latency.observe(latency));
+    }
+
+    /// There is no response, or, if `begun` with a status and after that time, none that came to its end.
+    pub fn failed(&self, error: &'static str, begun: Option<(u16, Duration)>) {
+        let status = begun.map(|(status, _)| status);
+        let response = self.ended(Outcome { status, grpc: None, success: false, error });
+        if let (Some(response), Some((_, latency))) = (response, begun) {
             response.latency.observe(latency);
         }
+    }
+
+    fn ended(&self, outcome: Outcome) -> Option<&Response> {
+        let new =
+            || Box::new(Response { outcome, count: Counter::default(), latency: Histogram::new(&LATENCY) });
+        let mut all = self.responses.iter().map(|slot| &**slot.get_or_init(new));
+        let found = all.find(|response| response.outcome == outcome);
+        // Twelve kinds of answer from one target and still another: the kind found last stands for all further ones.
+        let response = found.or_else(|| self.responses[RESPONSES - 1].get().map(|last| &**last))?;
+        response.count.add(1);
+        Some(response)
+    }
+}
+
+impl Outcome {
+    /// Labels without a value are left out, which is the same to Prometheus.
+    fn labels(self) -> String {
+        let class = if self.success { "success" } else { "failure" };
+        let mut labels = format!("classification=\"{class}\"");
+        // Writing to a String cannot fail.
+        if let Some(status) = self.status {
+            let _infallible = write!(labels, ",status_code=\"{status}\"");
+        }
+        if let Some(code) = self.grpc {
+            let _infallible = write!(labels, ",grpc_status=\"{code}\"");
+        }
+        if !self.error.is_empty() {
+            let _infallible = write!(labels, ",error=\"{}\"", self.error);
+        }
+        labels
     }
 }
 
@@ -203,13 +242,13 @@ impl Series for HttpSeries {
         Family::new(
             "response_total",
             Kind::Counter,
-            &["classification", "status_code", "grpc_status"],
-            "Responses that ended",
+            &["classification", "status_code", "grpc_status", "error"],
+            "Responses that ended, and requests without one",
         ),
         Family::new(
             "response_latency_ms",
             Kind::Histogram,
-            &["classification", "status_code", "grpc_status"],
+            &["classification", "status_code", "grpc_status", "error"],
             "From the request to the end of its response, in milliseconds",
         ),
     ];
@@ -222,12 +261,10 @@ impl Series for HttpSeries {
             return to.value("", self.requests.value());
         }
         for response in self.responses.iter().filter_map(OnceLock::get) {
-            let class = if response.success { "success" } else { "failure" };
-            let grpc = response.grpc.map_or(String::new(), |code| format!(",grpc_status=\"{code}\""));
-            let more = format!("classification=\"{class}\",status_code=\"{}\"{grpc}", response.status);
+            let more = response.outcome.labels();
             if family == 1 {
                 to.value(&more, response.count.value());
-            } else {
+            } else if response.outcome.status.is_some() {
                 response.latency.lines(to, &more);
             }
         }

@@ -47,7 +47,7 @@ pub(crate) struct Balancer {
 
 struct Counted {
     of: (Arc<Meta>, Arc<Meta>, Balanced),
-    series: Arc<metrics::balancer::Balancer>,
+    endpoints: metrics::balancer::Endpoints,
 }
 
 impl Balancer {
@@ -110,7 +110,7 @@ impl Balancer {
         }
         let added = members.len() - kept;
         for counted in &*self.counted.borrow() {
-            counted.series.updated(first, added, old.len());
+            counted.endpoints.of().updated(first, added, old.len());
         }
         *self.weights.borrow_mut() = Weights::new(endpoints.iter().map(|endpoint| endpoint.weight));
         *self.members.borrow_mut() = members;
@@ -144,7 +144,7 @@ impl Balancer {
         let mut all = self.counted.borrow_mut();
         let same = |c: &&Counted| c.of.0 == *parent && c.of.1 == *backend && c.of.2 == balanced;
         if let Some(found) = all.iter().find(same) {
-            return found.series.clone();
+            return found.endpoints.of().clone();
         }
         let labels = Labels::new().object("parent", parent).object("backend", backend);
         let series = worker.mesh.metrics.balancer(balanced, &labels);
@@ -155,7 +155,7 @@ impl Balancer {
             all.remove(0);
         }
         let of = (parent.clone(), backend.clone(), balanced);
-        all.push(Counted { of, series: series.clone() });
+        all.push(Counted { of, endpoints: metrics::balancer::Endpoints::new(&series) });
         drop(all);
         self.count_endpoints();
         series
@@ -165,8 +165,8 @@ impl Balancer {
     pub(crate) fn count_endpoints(&self) {
         let (members, now) = (self.members.borrow(), Instant::now());
         let ready = members.iter().filter(|member| member.is_up(now)).count();
-        for counted in &*self.counted.borrow() {
-            counted.series.endpoints(members.len(), ready);
+        for counted in &mut *self.counted.borrow_mut() {
+            counted.endpoints.say(members.len(), ready);
         }
     }
 

@@ -17,7 +17,11 @@ use crate::{
     },
     io::Io,
     latest::Latest,
-    metrics::{Flavour, route::Exchange},
+    metrics::{
+        Flavour,
+        exchange::{Attempt, Exchange, Sent},
+        phases::Phases,
+    },
     report,
 };
 use ask::Kind;
@@ -108,6 +112,24 @@ impl From<Fault> for NoAnswer {
     }
 }
 
+impl NoAnswer {
+    /// Linkerd's word for it, where requests are counted by route.
+    fn route_error(&self) -> &'static str {
+        match self {
+            NoAnswer::Fault(fault) => report::route_error(fault.code()),
+            NoAnswer::Reset(reason) => report::reset_error(*reason),
+        }
+    }
+
+    /// The same, where they are counted by ServiceProfile.
+    fn word(&self) -> &'static str {
+        report::response_error(match self {
+            NoAnswer::Fault(_) => None,
+            NoAnswer::Reset(reason) => Some(*reason),
+        })
+    }
+}
+
 /// Where a request goes, and what its route makes of it.
 struct Way<'r> {
     kind: &'r Kind,
@@ -118,6 +140,8 @@ struct Way<'r> {
     retry: Option<Cow<'r, RetryPolicy>>,
     service: Option<ByService<'r>>,
     counted: &'r Counted,
+    /// The end of the request's body, if it has one.
+    sent: Option<Arc<Sent>>,
 }
 
 /// A server's answer, and what hangs on its end.
@@ -126,6 +150,7 @@ struct Answer {
     lease: Option<Lease>,
     load: Load,
     member: Rc<Member>,
+    attempt: Attempt,
 }
 
 impl Service for Requests {
@@ -168,6 +193,10 @@ impl Service for Requests {
         response
     }
 
+    fn phases(&self) -> &Phases {
+        self.connection.story.phases()
+    }
+
     fn closing(&self) -> &Closing {
         &self.closing
     }
@@ -198,7 +227,9 @@ impl Requests {
 
         // 2. Which way? One immutable view for the whole decision.
         let destination = self.destination(&kind).await?;
+        let routing = Instant::now();
         let route = self.route(&destination, &request, kind.version)?;
+        connection.story.phases().observe(Phase::Route, routing.elapsed());
         let rule = route.rule;
         match filters::request(&rule.filters, &mut request, &rule.matches) {
             Outcome::Forward => {}
@@ -227,7 +258,7 @@ impl Requests {
         };
         let counted =
             self.counted(&destination.policy.meta, &route, &backend.backend.meta, flavour, &hostname);
-        let way = self.way(&kind, &destination, &route, backend, &counted);
+        let mut way = self.way(&kind, &destination, &route, backend, &counted);
         if let Some(ByService { routes, .. }) = way.service
             && let Ok(name) = HeaderValue::try_from(&routes.name)
         {
@@ -239,20 +270,20 @@ impl Requests {
         if let Some(service) = &counted.service {
             service.asked.request();
         }
-        let mut exchange =
-            Exchange::outbound(&counted.route, &counted.backend, flavour == Flavour::Grpc, begun);
+        let phases = connection.story.phases();
+        let mut exchange = Exchange::outbound(&counted.route, phases, flavour == Flavour::Grpc, begun);
         let request = request.map(|body| body.counted(&mut exchange));
+        way.sent = exchange.sent();
         match self.exchange(request, &way, rule, begun, client_upgrade).await {
             Ok(response) => {
-                connection.worker.mesh.metrics.phase(Phase::ResponseHeaders, begun.elapsed());
                 let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
                 Ok(response.map(|body| body.by_route(exchange, status, grpc)))
             }
             Err(none) => {
-                exchange.fail(match &none {
-                    NoAnswer::Fault(fault) => report::route_error(fault.code()),
-                    NoAnswer::Reset(reason) => report::reset_error(*reason),
-                });
+                exchange.fail(none.route_error());
+                if let Some(service) = &counted.service {
+                    service.asked.failed(none.word(), None);
+                }
                 Err(none)
             }
         }
@@ -281,6 +312,7 @@ impl Requests {
             },
             service: route.service,
             counted,
+            sent: None,
         }
     }
 
@@ -317,7 +349,7 @@ impl Requests {
         };
 
         // 4. What it says to the application.
-        let Answer { mut response, lease, load, member } = answer;
+        let Answer { mut response, lease, load, member, attempt } = answer;
         let carried = kind.version != Version::HTTP_2 && response.version() == Version::HTTP_2;
         if carried {
             orig_proto::downgrade_response(&mut response);
@@ -358,6 +390,7 @@ impl Requests {
             load: Some(load),
             limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle, || self.tell_failures()),
             exchange: None,
+            attempt: Some(attempt),
             held: None,
             service,
         });

@@ -117,7 +117,8 @@ const ANY_EWMA: EwmaConfig = EwmaConfig::DEFAULT;
 pub async fn serve(mesh: Arc<Mesh>, listener: Listener) {
     let worker = Worker::new(mesh.clone());
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
-    accept::run(listener, mesh.drain.clone(), |accepted| connection(worker.clone(), accepted)).await;
+    let phases = mesh.metrics.phases().clone();
+    accept::run(listener, mesh.drain.clone(), phases, |accepted| connection(worker.clone(), accepted)).await;
     sweeping.abort();
 }
 

@@ -53,8 +53,11 @@ pub(crate) async fn forward(
 ) -> Result<(), Fault> {
     // 1. The route, and what it allows.
     let destination = connection.usable_destination().await;
-    let route = route(&destination, sni.as_deref())
-        .ok_or_else(|| Fault::new(Code::NoRouteMatches).in_phase(Phase::Route).about(connection.dst))?;
+    let routing = connection.story.timed(Phase::Route);
+    let route = route(&destination, sni.as_deref());
+    drop(routing);
+    let route =
+        route.ok_or_else(|| Fault::new(Code::NoRouteMatches).in_phase(Phase::Route).about(connection.dst))?;
     let (transport, balanced) = match &destination.policy.protocol {
         OutboundProtocol::Tls(_) => (Transport::Tls, Balanced::Tls),
         _ => (Transport::Tcp, Balanced::Tcp),
@@ -117,6 +120,7 @@ async fn take(
             received.set(received.get() + count as u64);
         }
     };
+    let _copying = connection.story.timed(Phase::Copy);
     tokio::select! {
         biased;
         fault = connection.outdated(backend, &member) => Err(fault),

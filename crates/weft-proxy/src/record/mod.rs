@@ -4,7 +4,10 @@ mod spans;
 #[cfg(test)]
 mod tests;
 
-use crate::metrics::Metrics;
+use crate::metrics::{
+    Metrics,
+    phases::{Phases, Timed},
+};
 use parking_lot::Mutex;
 use std::{
     borrow::Cow,
@@ -316,6 +319,16 @@ impl Story {
         let mut record = self.live.record.lock();
         record.policy = Some(policy.to_string());
         record.authorization = authorization.map(ToString::to_string);
+    }
+
+    /// Where the times of this connection's phases go.
+    pub(crate) fn phases(&self) -> &Arc<Phases> {
+        self.recorder.metrics.phases()
+    }
+
+    /// A phase that begins now, and lasts until the guard is dropped.
+    pub(crate) fn timed(&self, phase: Phase) -> Timed {
+        self.phases().timed(phase)
     }
 
     /// Counts the bytes of the stream that is the connection's client.

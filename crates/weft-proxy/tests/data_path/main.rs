@@ -1,5 +1,6 @@
 //! The data path over real sockets: scripted applications, real TLS between proxies, a discovery that a test fills.
 
+mod counts;
 mod field_reports;
 mod floods;
 mod gateway;

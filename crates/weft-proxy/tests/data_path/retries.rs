@@ -63,7 +63,7 @@ fn client(pki: &Pki, rule: HttpRule, endpoint: SocketAddr) -> Proxy {
     with_routes(pki, routes(rule), endpoint)
 }
 
-fn with_routes(pki: &Pki, routes: HttpRoutes, endpoint: SocketAddr) -> Proxy {
+pub(crate) fn with_routes(pki: &Pki, routes: HttpRoutes, endpoint: SocketAddr) -> Proxy {
     let proxy = crate::harness::proxy(pki, "web", dst(), dst(), &[]);
     let protocol = OutboundProtocol::Detect {
         timeout: Duration::from_secs(10),
@@ -76,7 +76,7 @@ fn with_routes(pki: &Pki, routes: HttpRoutes, endpoint: SocketAddr) -> Proxy {
     proxy
 }
 
-fn retried() -> HttpRule {
+pub(crate) fn retried() -> HttpRule {
     HttpRule { retry: Some(policy()), ..rule(balance(PATH)) }
 }
 

@@ -39,13 +39,13 @@ fn dst() -> SocketAddr {
 }
 
 /// The client's proxy and the server's, which lets that client in, and an application.
-struct Pair {
-    client: Proxy,
-    server: Proxy,
+pub(crate) struct Pair {
+    pub(crate) client: Proxy,
+    pub(crate) server: Proxy,
     app: App,
 }
 
-async fn pair() -> Pair {
+pub(crate) async fn pair() -> Pair {
     let (pki, app) = (Pki::new(), app().await);
     let server = proxy(&pki, "store", app.addr, dst(), &[]);
     let more = [("OUTBOUND_FAILFAST_TIMEOUT", "1s")];
@@ -55,18 +55,18 @@ async fn pair() -> Pair {
 }
 
 impl Pair {
-    fn endpoint(&self) -> Arc<Endpoint> {
+    pub(crate) fn endpoint(&self) -> Arc<Endpoint> {
         let mut endpoint = meshed(self.server.inbound, &self.server.id);
         endpoint.hint = ProtocolHint::H2;
         endpoint.labels = Arc::new(BTreeMap::from([("pod".into(), "store-0".into())]));
         Arc::new(endpoint)
     }
 
-    fn leads_to(&self, protocol: OutboundProtocol) {
+    pub(crate) fn leads_to(&self, protocol: OutboundProtocol) {
         self.client.told.destination(destination(dst(), protocol, true));
     }
 
-    async fn status(&self, request: &str) -> String {
+    pub(crate) async fn status(&self, request: &str) -> String {
         let (head, _) = raw::http(self.client.outbound, request).await.unwrap();
         head.split(' ').nth(1).unwrap().to_owned()
     }
@@ -215,7 +215,7 @@ async fn drive(pair: &mut Pair) {
 }
 
 /// Lets the client dial the server's own port for the application at `addr`.
-fn direct_to(pair: &mut Pair, addr: SocketAddr) -> Arc<Endpoint> {
+pub(crate) fn direct_to(pair: &mut Pair, addr: SocketAddr) -> Arc<Endpoint> {
     let socket = weft_net::socket::listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
     pair.server.inbound = socket.local_addr().unwrap();
     let own = pair.server.mesh.config.inbound.listen;

@@ -74,8 +74,12 @@ pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<
             () = service.closing().wished() => break,
             () = &mut draining, if served => break,
         }
+        let begun = Instant::now();
         let head = match next_head(&conn).await {
-            Ok(Some(head)) => head,
+            Ok(Some(head)) => {
+                service.phases().observe(Phase::RequestHeaders, begun.elapsed());
+                head
+            }
             Ok(None) => return Ok(()),
             Err(fault) => {
                 let response = service.refuse(&fault);

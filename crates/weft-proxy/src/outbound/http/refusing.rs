@@ -9,6 +9,7 @@ use crate::{
         server::{self, Closing, Service},
     },
     io::{Io, Transport},
+    metrics::phases::Phases,
     outbound::Worker,
     record::Story,
     report::{self, Who},
@@ -79,6 +80,10 @@ impl Service for Refusing {
     fn refuse(&self, fault: &Fault) -> Response<Body> {
         let audience = Audience { grpc: false, version: Version::HTTP_11, detail: self.detail };
         refusal(fault, audience)
+    }
+
+    fn phases(&self) -> &Phases {
+        self.story.phases()
     }
 
     fn closing(&self) -> &Closing {

@@ -201,10 +201,11 @@ async fn wants_retry(
 
 /// The answer is thrown away; what it says of the endpoint is not.
 fn discard(result: Result<Answer, NoAnswer>, begun: Instant) {
-    let Ok(Answer { response, lease, load, member }) = result else { return };
+    let Ok(Answer { response, lease, load, member, attempt }) = result else { return };
     let (status, grpc) = (response.status().as_u16(), grpc_status(response.headers()));
     load.classified(false, status, grpc);
     member.series.borrow().response(status, grpc, false, begun.elapsed());
+    attempt.end(status, grpc);
     if let Some(lease) = lease {
         lease.end(response.body().is_empty());
     }

@@ -50,7 +50,7 @@ impl ByService<'_> {
 pub(super) struct Counted {
     /// The parent, the route and the backend.
     way: (Arc<Meta>, Arc<Meta>, Arc<Meta>),
-    flavour: Flavour,
+    pub(super) flavour: Flavour,
     /// Empty unless series are kept apart by it.
     hostname: Box<str>,
     pub(super) route: Arc<OutboundRoute>,

@@ -7,8 +7,9 @@ use crate::{
         headers, orig_proto,
         pool::{self, Answered, Carriage, Failed},
     },
-    metrics::Balanced,
-    outbound::endpoint::Member,
+    metrics::{Balanced, Flavour, exchange::Attempt},
+    outbound::{endpoint::Member, load::Load},
+    report,
 };
 use http::{HeaderMap, HeaderValue, Request, Uri, Version, header};
 use std::{rc::Rc, sync::Arc};
@@ -20,7 +21,26 @@ use weft_model::{
 
 impl Requests {
     /// Sends the request to one endpoint after another, as long as it is certain that none has begun with it.
-    pub(super) async fn send(&self, mut request: Request<Body>, way: &Way<'_>) -> Result<Answer, NoAnswer> {
+    pub(super) async fn send(&self, request: Request<Body>, way: &Way<'_>) -> Result<Answer, NoAnswer> {
+        let counted = way.counted;
+        let attempt = Attempt::new(&counted.backend, counted.flavour == Flavour::Grpc, way.sent.clone());
+        match self.send_to_one(request, way).await {
+            Ok((answered, load, member)) => {
+                let Answered { response, lease, .. } = answered;
+                Ok(Answer { response, lease, load, member, attempt })
+            }
+            Err(none) => {
+                attempt.fail(none.route_error());
+                Err(none)
+            }
+        }
+    }
+
+    async fn send_to_one(
+        &self,
+        mut request: Request<Body>,
+        way: &Way<'_>,
+    ) -> Result<(Answered, Load, Rc<Member>), NoAnswer> {
         let Way { kind, backend, strict, accrual, .. } = *way;
         let connection = &self.connection;
         let limit = connection.worker.mesh.config.outbound.failfast_timeout;
@@ -47,14 +67,15 @@ impl Requests {
                 known.is_none() && member.may_refuse_plaintext() && retry::is_repeatable(&request, kind);
             let again = again.then(|| pool::copy_of(&request));
             let fault = match self.send_to(&member, request, way, first).await? {
-                Ok(Answered { response, lease, made }) => {
-                    let (status, head) = (response.status(), response.headers());
+                Ok(mut answered) => {
+                    let (status, head, made) =
+                        (answered.response.status(), answered.response.headers(), answered.made.take());
                     load.answered(&connection.worker, made.is_some(), status, head);
                     if let (true, Ok(pool)) = (first && self.reaches(&member), &member.pool) {
                         pool.tell(&connection.story, made);
                     }
                     if let Some(again) = again
-                        && let Some(refusal) = words::refuses_plaintext(&response, &member)
+                        && let Some(refusal) = words::refuses_plaintext(&answered.response, &member)
                     {
                         known = self.identity_after_refusal(backend, &member, refusal).await;
                         if known.is_some() {
@@ -64,7 +85,7 @@ impl Requests {
                             continue;
                         }
                     }
-                    return Ok(Answer { response, lease, load, member });
+                    return Ok((answered, load, member));
                 }
                 Err((fault, unsent)) => {
                     request = unsent;
@@ -122,6 +143,9 @@ impl Requests {
         let sent = exchange(member, request, kind).await;
         if let (Some(service), false) = (&way.counted.service, matches!(sent, Err(Failed::Unsent(..)))) {
             service.actual.request();
+            if let Err(Failed::Sent(unanswered)) = &sent {
+                service.actual.failed(report::response_error(unanswered.reset), None);
+            }
         }
         match sent {
             Ok(answered) => Ok(Ok(answered)),
@@ -219,7 +243,13 @@ pub(super) async fn exchange(
                 named.restore(unsent);
             }
         }
-        _ => member.series.borrow().request(),
+        sent => {
+            let series = member.series.borrow();
+            series.request();
+            if let Err(Failed::Sent(unanswered)) = sent {
+                series.failed(report::response_error(unanswered.reset), None);
+            }
+        }
     }
     sent
 }
