@@ -164,6 +164,9 @@ codes! {
     MeshedBefore = "IDN-008", blame: Mesh, retry: SameEndpoint, http: 502, grpc: Unavailable,
         says: "this workload was meshed before and is now reported without identity; it is not dialled in plaintext",
         remedy: "The controller lost the pod's identity: it is asked again. If it stays, look at the controller's view of the pod.";
+    AnchorsUnusable = "IDN-009", blame: Operator, retry: SameEndpoint, http: 503, grpc: Unavailable,
+        says: "the file of trust anchors cannot be used",
+        remedy: "Those in force stay so. The evidence names the file and what is wrong: every block must be a certificate, and there must be one.";
 
     // --- POL: authorization
     NoRuleAllows = "POL-001", blame: Peer, retry: Never, http: 403, grpc: PermissionDenied,

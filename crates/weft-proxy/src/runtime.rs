@@ -2,7 +2,10 @@
 
 use crate::{
     admin::{self, Admin},
-    certify::{self, Certifier},
+    certify::{
+        self, Certifier,
+        anchors::{Anchors, EVERY},
+    },
     config::{Config, ControlAddr, Sockets},
     control::{Dialer, Service, Whom, counts::Counts, report},
     discovery::{self, Discovery},
@@ -109,13 +112,11 @@ enum Issuer {
 fn issuer(config: &Config) -> Result<Issuer, Fault> {
     let settings = &config.identity;
     match (&settings.spire, &config.control.identity) {
-        (None, Some(addr)) => match TrustBundle::parse(&settings.trust_anchors_pem) {
-            Ok(anchors) => Ok(Issuer::ControlPlane(addr.clone(), anchors)),
-            Err(why) => Err(Fault::new(Code::BadVariable)
-                .in_phase(Phase::Start)
-                .about("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS")
-                .because(why)),
-        },
+        (None, Some(addr)) => {
+            let anchors =
+                Anchors::first(settings.trust_anchors_file.as_deref(), &settings.trust_anchors_pem)?;
+            Ok(Issuer::ControlPlane(addr.clone(), anchors))
+        }
         (Some(socket), _) => Ok(Issuer::Spire(socket.clone())),
         // The configuration has one or the other.
         (None, None) => {
@@ -239,6 +240,10 @@ fn start_agent(
         (config.identity.clone(), mesh.metrics.clone(), mesh.recorder.clone());
     match issuer {
         Issuer::ControlPlane(addr, anchors) => {
+            let anchors = match settings.trust_anchors_file.clone() {
+                Some(file) => Anchors::follow(file, anchors, EVERY, recorder.clone()),
+                None => Anchors::fixed(anchors),
+            };
             let service = service(ControlService::Identity, &addr, Whom::Anyone(anchors.clone()));
             services.push(service.clone());
             let certifier = Certifier { settings, anchors, service, metrics, recorder };

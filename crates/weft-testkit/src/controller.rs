@@ -56,6 +56,8 @@ struct Script {
     confirm: Mutex<Option<HashMap<SocketAddr, mesh::ConfirmResponse>>>,
     certify: Mutex<Option<Status>>,
     lifetime: Mutex<Option<Duration>>,
+    /// Signs instead of the one that the controller began with.
+    issuer: Mutex<Option<Arc<Pki>>>,
     extensions: Mutex<Option<Vec<mesh::Extension>>>,
     journal: Mutex<Vec<JournalEntry>>,
     asked: Mutex<HashMap<(&'static str, String), usize>>,
@@ -138,6 +140,10 @@ impl Controller {
     /// How long certificates live; a day unless told.
     pub fn lifetime(&self, lifetime: Duration) {
         *lock(&self.script.lifetime) = Some(lifetime);
+    }
+    /// Certificates are signed by another root from now on.
+    pub fn issuer(&self, pki: Arc<Pki>) {
+        *lock(&self.script.issuer) = Some(pki);
     }
     /// What proxies reported.
     pub fn journal(&self) -> Vec<JournalEntry> {
@@ -335,7 +341,8 @@ impl idn::identity_server::Identity for Service {
         let csr =
             SigningRequest::parse(&request.certificate_signing_request, &identity).map_err(|e| refuse(&e))?;
         let lifetime = lock(&self.script.lifetime).unwrap_or(Duration::from_secs(86_400));
-        let issued = self.pki.root().sign(&csr, lifetime, SystemTime::now()).map_err(|e| refuse(&e))?;
+        let pki = lock(&self.script.issuer).clone().unwrap_or_else(|| self.pki.clone());
+        let issued = pki.root().sign(&csr, lifetime, SystemTime::now()).map_err(|e| refuse(&e))?;
         Ok(Response::new(idn::CertifyResponse {
             leaf_certificate: issued.leaf.to_vec(),
             intermediate_certificates: issued.intermediates.iter().map(|der| der.to_vec()).collect(),

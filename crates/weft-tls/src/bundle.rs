@@ -2,7 +2,7 @@
 
 use crate::certificate::Facts;
 use rustls::RootCertStore;
-use rustls_pki_types::{CertificateDer, pem::PemObject};
+use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
 use std::{fmt, sync::Arc, time::SystemTime};
 
 /// The certificates that a chain must end in.
@@ -58,6 +58,19 @@ impl TrustBundle {
 
     pub fn anchors(&self) -> &[CertificateDer<'static>] {
         &self.anchors
+    }
+
+    /// The anchor that a chain leads to, if it is valid now.
+    pub(crate) fn anchor_of(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Option<Facts> {
+        self.anchors.iter().find_map(|anchor| {
+            let alone = TrustBundle::new(vec![anchor.clone()]).ok()?;
+            crate::verify::chain(leaf, intermediates, &alone, UnixTime::now()).ok()?;
+            Facts::of(anchor).ok()
+        })
     }
 
     /// What deserves a line in the log and in `weft check`.

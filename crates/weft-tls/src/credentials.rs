@@ -28,6 +28,9 @@ pub struct Credentials {
     id: Identity,
     server_name: Identity,
     facts: Facts,
+    /// The anchor that the chain leads to, of those it was checked against; `None` when it leads to none of them.
+    anchor: Option<Facts>,
+    certified: Arc<CertifiedKey>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) direct_server: Arc<ServerConfig>,
     /// For clients that are weft's own.
@@ -57,6 +60,7 @@ impl Credentials {
     ) -> Result<Self, Fault> {
         let certify = |fault: Fault| fault.in_phase(Phase::Certify).about(&id);
         verify::chain(&leaf, &intermediates, roots, UnixTime::now()).map_err(certify)?;
+        let anchor = roots.anchor_of(&leaf, &intermediates);
         let facts =
             Facts::of(&leaf).map_err(|e| certify(Fault::new(Code::AnswerInvalid).fact("leaf", e.0)))?;
         names_identity(&leaf, &id).map_err(|actual| {
@@ -65,16 +69,46 @@ impl Credentials {
         let mut chain = vec![leaf];
         chain.extend(intermediates);
         let certified = certified(chain, key).map_err(certify)?;
-        let server =
-            server_config(Arc::new(SingleCertAndKey::from(certified.clone())), roots).map_err(certify)?;
+        Credentials::with(id.clone(), server_name, facts, anchor, certified, roots).map_err(certify)
+    }
+
+    /// The same certificate beside other anchors, which is what peers are checked against from now on. Says why, if the
+    /// certificate itself leads to none of them: peers that follow the same anchors refuse it.
+    pub fn under(&self, roots: &TrustBundle) -> Result<(Self, Option<Fault>), Fault> {
+        let certify = |fault: Fault| fault.in_phase(Phase::Certify).about(&self.id);
+        let (leaf, intermediates) = self
+            .certified
+            .cert
+            .split_first()
+            .ok_or_else(|| certify(Fault::new(Code::Invariant).fact("chain", "empty")))?;
+        let untrusted = verify::chain(leaf, intermediates, roots, UnixTime::now()).err().map(certify);
+        let anchor = roots.anchor_of(leaf, intermediates);
+        let (id, server_name) = (self.id.clone(), self.server_name.clone());
+        let now =
+            Credentials::with(id, server_name, self.facts.clone(), anchor, self.certified.clone(), roots)
+                .map_err(certify)?;
+        Ok((now, untrusted))
+    }
+
+    fn with(
+        id: Identity,
+        server_name: Identity,
+        facts: Facts,
+        anchor: Option<Facts>,
+        certified: Arc<CertifiedKey>,
+        roots: &TrustBundle,
+    ) -> Result<Self, Fault> {
+        let server = server_config(Arc::new(SingleCertAndKey::from(certified.clone())), roots)?;
         let direct_server = with_alpn(&server, &[TRANSPORT_ALPN]);
         let weft_server = with_alpn(&server, &[WEFT_ALPN]);
         let weft_direct_server = with_alpn(&server, &[WEFT_TRANSPORT_ALPN]);
-        let client = Client::new(roots, Some(certified));
+        let client = Client::new(roots, Some(certified.clone()));
         Ok(Credentials {
             id,
             server_name,
             facts,
+            anchor,
+            certified,
             server,
             direct_server,
             weft_server,
@@ -92,6 +126,10 @@ impl Credentials {
     /// What the leaf certificate says.
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+    /// The trust anchor that signed it, at the end of its chain.
+    pub fn anchor(&self) -> Option<&Facts> {
+        self.anchor.as_ref()
     }
     pub fn client(&self) -> &Client {
         &self.client

@@ -1,9 +1,11 @@
 //! Obtains this proxy's certificate and renews it: the key is made in memory, the ServiceAccount's token proves who asks.
 
+pub(crate) mod anchors;
 pub(crate) mod spire;
 #[cfg(test)]
 mod tests;
 
+use self::anchors::Anchors;
 use crate::{
     config::IdentitySettings,
     control::{Service, backoff},
@@ -17,7 +19,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 use weft_fault::{Code, Fault, FaultRecord, Phase};
-use weft_tls::{bundle::TrustBundle, credentials::Credentials, keys::Key};
+use weft_tls::{credentials::Credentials, keys::Key};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The connection is made elsewhere; without one the reason is told soon.
@@ -30,7 +32,7 @@ const SAY_THAT_IT_WAITS: Duration = Duration::from_secs(15);
 /// What the certifier needs, besides the controller.
 pub struct Certifier {
     pub settings: IdentitySettings,
-    pub anchors: TrustBundle,
+    pub anchors: Anchors,
     pub service: Service,
     pub metrics: Arc<Metrics>,
     pub recorder: Arc<Recorder>,
@@ -38,7 +40,7 @@ pub struct Certifier {
 
 impl Certifier {
     /// Runs for as long as the process lives.
-    pub async fn run(self, publisher: Publisher) {
+    pub async fn run(mut self, publisher: Publisher) {
         let (key, csr) = match self.key_and_request() {
             Ok(made) => made,
             Err(fault) => {
@@ -75,11 +77,45 @@ impl Certifier {
                     }
                     match publisher.current() {
                         None => backoff(BACKOFF, failures),
-                        Some(held) => held.renew_in(SystemTime::now(), min, max),
+                        Some(held) if held.anchor().is_some() => held.renew_in(SystemTime::now(), min, max),
+                        // What it holds is worth nothing to peers.
+                        Some(_) => backoff(BACKOFF, failures),
                     }
                 }
             };
-            tokio::time::sleep(delay).await;
+            self.rest(delay, &publisher).await;
+        }
+    }
+
+    /// Until it is time for the next certificate: at the end of `delay`, or at once when the roots change in such a way
+    /// that the one in force is worth nothing to peers.
+    async fn rest(&mut self, delay: Duration, publisher: &Publisher) {
+        let until = tokio::time::Instant::now() + delay;
+        loop {
+            let roots = tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                roots = self.anchors.changed() => roots,
+            };
+            let Some(held) = publisher.current() else { return };
+            match held.under(&roots) {
+                Ok((credentials, None)) => {
+                    tell_anchor(&self.metrics, &credentials);
+                    publisher.publish(Arc::new(credentials));
+                }
+                Ok((credentials, Some(untrusted))) => {
+                    tracing::warn!(
+                        "this proxy's certificate leads to a root that is no longer trusted: {untrusted:?}"
+                    );
+                    let text =
+                        "its certificate leads to a root that is no longer trusted; it asks for another";
+                    self.recorder.note("identity", text.into(), Some(&untrusted));
+                    publisher.waits(Some(Arc::new(untrusted.record())));
+                    tell_anchor(&self.metrics, &credentials);
+                    publisher.publish(Arc::new(credentials));
+                    return;
+                }
+                Err(fault) => tracing::error!("new trust anchors could not be taken: {fault:?}"),
+            }
         }
     }
 
@@ -148,7 +184,7 @@ impl Certifier {
             key,
             answer.leaf_certificate.into(),
             intermediates,
-            &self.anchors,
+            &self.anchors.current(),
         )
     }
 
@@ -178,6 +214,7 @@ fn announce(metrics: &Metrics, publisher: &Publisher, credentials: Credentials) 
     let facts = credentials.facts();
     metrics.gauge(Level::CertExpiration, &Labels::new()).set(unix_secs(facts.not_after));
     metrics.gauge(Level::CertRefresh, &Labels::new()).set(unix_secs(SystemTime::now()));
+    tell_anchor(metrics, &credentials);
     tracing::info!(
         identity = %credentials.id(),
         valid_for_s = facts.not_after.duration_since(SystemTime::now()).unwrap_or_default().as_secs(),
@@ -185,6 +222,15 @@ fn announce(metrics: &Metrics, publisher: &Publisher, credentials: Credentials) 
     );
     publisher.publish(Arc::new(credentials));
     publisher.waits(None);
+}
+
+/// Which root the certificate in force leads to: whoever wants to remove one asks every proxy first.
+fn tell_anchor(metrics: &Metrics, credentials: &Credentials) {
+    let (subject, sha256) = match credentials.anchor() {
+        Some(anchor) => (anchor.subject.as_str(), anchor.sha256.as_str()),
+        None => ("", "none"),
+    };
+    metrics.only(Level::CertAnchor, &Labels::new().with("sha256", sha256).with("subject", subject));
 }
 
 fn unix_secs(at: SystemTime) -> i64 {

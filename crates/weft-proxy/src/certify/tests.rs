@@ -1,9 +1,9 @@
 //! Certificates from a scripted controller.
 
-use super::Certifier;
+use super::{Certifier, anchors::Anchors};
 use crate::{
     config::{ControlAddr, IdentitySettings},
-    control::{Dialer, Service},
+    control::{Dialer, Service, Whom},
     identity::Handle,
     metrics::Metrics,
     record::Recorder,
@@ -16,7 +16,7 @@ use weft_testkit::{
     pki::{Pki, identity},
     raw::PATIENCE,
 };
-use weft_tls::keys::Key;
+use weft_tls::{credentials::Credentials, keys::Key};
 
 fn start(controller: &Controller, pki: &Pki, name: Option<Identity>, dir: &Path) -> Handle {
     crate::log::to_test_output();
@@ -26,6 +26,7 @@ fn start(controller: &Controller, pki: &Pki, name: Option<Identity>, dir: &Path)
         local_name: own.clone(),
         server_name: own.clone(),
         trust_anchors_pem: pki.anchors_pem(),
+        trust_anchors_file: None,
         dir: Some(dir.to_path_buf()),
         token_file,
         min_refresh: Duration::from_millis(50),
@@ -35,9 +36,18 @@ fn start(controller: &Controller, pki: &Pki, name: Option<Identity>, dir: &Path)
     let addr = ControlAddr { host: "127.0.0.1".into(), port: controller.addr.port(), name };
     let metrics = Metrics::new(Duration::from_secs(600));
     let (recorder, _journal) = Recorder::new(metrics.clone(), "shop/web-0".into(), &own);
-    let service = Service::start(Dialer::new("identity", addr, pki.anchors()));
+    let anchors = match std::fs::exists(dir.join("anchors.pem")) {
+        Ok(true) => {
+            let every = Duration::from_millis(5);
+            Anchors::follow(dir.join("anchors.pem"), pki.anchors(), every, recorder.clone())
+        }
+        _ => Anchors::fixed(pki.anchors()),
+    };
+    let dialer =
+        Dialer { whom: Whom::Anyone(anchors.clone()), ..Dialer::new("identity", addr, pki.anchors()) };
+    let service = Service::start(dialer);
     let (handle, publisher) = Handle::new(own);
-    tokio::spawn(Certifier { settings, anchors: pki.anchors(), service, metrics, recorder }.run(publisher));
+    tokio::spawn(Certifier { settings, anchors, service, metrics, recorder }.run(publisher));
     handle
 }
 
@@ -80,6 +90,50 @@ async fn a_certificate_is_obtained_over_tls_and_renewed_before_it_ends() {
         }
     };
     tokio::time::timeout(PATIENCE, renewed).await.expect("renewed in time");
+}
+
+/// B34: a second root is added, then the first is removed, before the certificate was renewed.
+#[tokio::test]
+async fn trust_anchors_change_without_a_restart_and_a_certificate_of_a_removed_one_is_replaced_at_once() {
+    let (old, new, dir) = (Arc::new(Pki::new()), Arc::new(Pki::new()), with_token());
+    let file = dir.path().join("anchors.pem");
+    // As kubelet replaces a file: by renaming.
+    let put = |pem: &str| {
+        std::fs::write(dir.path().join("next"), pem).unwrap();
+        std::fs::rename(dir.path().join("next"), &file).unwrap();
+    };
+    let anchor = |credentials: &Credentials| credentials.anchor().map(|anchor| anchor.sha256.clone());
+    let sha = |pki: &Pki| weft_tls::certificate::sha256_hex(&pki.anchors().anchors()[0]);
+    put(&old.anchors_pem());
+    let issuer = identity("linkerd-identity", "linkerd");
+    let controller = Controller::start_tls(old.clone(), &issuer).await;
+    let handle = start(&controller, &old, Some(issuer.clone()), dir.path());
+    let first = tokio::time::timeout(PATIENCE, handle.clone().first()).await.unwrap();
+    assert_eq!(anchor(&first), Some(sha(&old)));
+
+    // Nonsense changes nothing. Both roots: peers of either are trusted, the certificate stays the same.
+    put("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n");
+    let mut changes = handle.clone();
+    put(&format!("{}{}", old.anchors_pem(), new.anchors_pem()));
+    let both = tokio::time::timeout(PATIENCE, changes.changed()).await.unwrap().unwrap();
+    assert_eq!(both.facts().serial, first.facts().serial);
+    assert_eq!(anchor(&both), Some(sha(&old)));
+
+    // The old root goes while the certificate is still its own.
+    controller.issuer(new.clone());
+    put(&new.anchors_pem());
+    let renewed = async {
+        loop {
+            match changes.changed().await {
+                Some(now) if anchor(&now) == Some(sha(&new)) => return now,
+                Some(now) => assert_eq!(anchor(&now), None, "it leads to none that is trusted"),
+                None => {}
+            }
+        }
+    };
+    let renewed = tokio::time::timeout(PATIENCE, renewed).await.expect("renewed in time");
+    assert_ne!(renewed.facts().serial, first.facts().serial);
+    assert!(handle.waiting().is_none());
 }
 
 #[tokio::test]
@@ -222,6 +276,7 @@ async fn a_spire_agent_certifies_and_renews_by_itself() {
         local_name: own.clone(),
         server_name,
         trust_anchors_pem: String::new(),
+        trust_anchors_file: None,
         dir: None,
         token_file: Default::default(),
         min_refresh: Duration::from_secs(10),

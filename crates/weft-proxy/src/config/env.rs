@@ -272,11 +272,15 @@ fn identity(vars: &mut Vars<'_>, spire: bool) -> Option<IdentitySettings> {
     if vars.set("IDENTITY_SERVER_ID").or_else(|| vars.set("IDENTITY_LOCAL_NAME")).is_none() {
         vars.missing("IDENTITY_LOCAL_NAME", table::Form::Name.says());
     }
-    let (trust_anchors_pem, token_file) = if spire {
-        let given = |text: Option<String>| text.unwrap_or_default();
-        (given(vars.set("IDENTITY_TRUST_ANCHORS")), given(vars.set("IDENTITY_TOKEN_FILE")))
-    } else {
-        (vars.required("IDENTITY_TRUST_ANCHORS"), vars.required("IDENTITY_TOKEN_FILE"))
+    let trust_anchors_file = vars.text("WEFT_IDENTITY_TRUST_ANCHORS_FILE").map(PathBuf::from);
+    let or_nothing = |text: Option<String>| text.unwrap_or_default();
+    let trust_anchors_pem = match spire || trust_anchors_file.is_some() {
+        true => or_nothing(vars.set("IDENTITY_TRUST_ANCHORS")),
+        false => vars.required("IDENTITY_TRUST_ANCHORS"),
+    };
+    let token_file = match spire {
+        true => or_nothing(vars.set("IDENTITY_TOKEN_FILE")),
+        false => vars.required("IDENTITY_TOKEN_FILE"),
     };
     let (min_refresh, max_refresh) =
         (vars.duration("IDENTITY_MIN_REFRESH"), vars.duration("IDENTITY_MAX_REFRESH"));
@@ -306,6 +310,7 @@ fn identity(vars: &mut Vars<'_>, spire: bool) -> Option<IdentitySettings> {
         local_name,
         server_name,
         trust_anchors_pem,
+        trust_anchors_file,
         dir,
         token_file: token_file.into(),
         min_refresh: min_refresh?,

@@ -193,6 +193,8 @@ pub struct IdentitySettings {
     /// The SNI under which peers dial; the same as `local_name` unless that is a URI.
     pub server_name: Identity,
     pub trust_anchors_pem: String,
+    /// Wins over the text where it can be read, and is followed.
+    pub trust_anchors_file: Option<PathBuf>,
     /// A directory that may hold `key.p8` and `csr.der`, made by Linkerd's launcher.
     pub dir: Option<PathBuf>,
     pub token_file: PathBuf,

@@ -11,6 +11,7 @@ pub mod report;
 mod tests;
 
 use crate::{
+    certify::anchors::Anchors,
     config::{Config, ControlAddr},
     identity,
 };
@@ -68,7 +69,7 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub enum Whom {
     /// Whoever: the service's own certificate has to lead to these.
-    Anyone(TrustBundle),
+    Anyone(Anchors),
     /// This proxy, once it has a certificate, and by the roots that came with it.
     Certified(identity::Handle),
 }
@@ -92,7 +93,7 @@ impl Dialer {
         Dialer {
             name,
             addr,
-            whom: Whom::Anyone(anchors),
+            whom: Whom::Anyone(Anchors::fixed(anchors)),
             backoff,
             dns: Resolver::system(None, None),
             counts: None,

@@ -135,7 +135,7 @@ async fn replica(dialer: Arc<Dialer>, peer: SocketAddr, events: mpsc::Sender<Eve
     loop {
         let tls = match &dialer.whom {
             _ if dialer.addr.name.is_none() => None,
-            Whom::Anyone(anchors) => Some(TlsClient::anonymous(anchors)),
+            Whom::Anyone(anchors) => Some(TlsClient::anonymous(&anchors.current())),
             Whom::Certified(identity) => Some(identity.clone().first().await.client().clone()),
         };
         let fault = match connection::connect(&dialer.addr, peer, tls.as_ref()).await {

@@ -186,6 +186,7 @@ pub(crate) const COUNTERS: &[Counters] = &[
 pub enum Level {
     CertExpiration,
     CertRefresh,
+    CertAnchor,
 }
 
 pub(crate) const GAUGES: &[(Level, &str, Groups, &str)] = &[
@@ -200,5 +201,11 @@ pub(crate) const GAUGES: &[(Level, &str, Groups, &str)] = &[
         "control_identity_cert_refresh_timestamp_seconds",
         &[],
         "When the certificate was renewed last, in seconds since the epoch",
+    ),
+    (
+        Level::CertAnchor,
+        "weft_identity_cert_anchor",
+        &[&["sha256", "subject"]],
+        "1 for the trust anchor that the certificate leads to, 0 for those before it; sha256=\"none\": it leads to none that is trusted",
     ),
 ];

@@ -103,6 +103,11 @@ impl<S: Series> Set<S> {
     pub(crate) fn resolve(&self, labels: &Labels) -> Arc<S> {
         self.group.resolve(labels)
     }
+
+    pub(crate) fn each(&self, mut act: impl FnMut(&S)) {
+        let chunks = (0..).map_while(|number| self.group.chunk(number));
+        chunks.flatten().for_each(|entry| act(&entry.series));
+    }
 }
 
 /// A set whose series' type is not known: what the page needs of it.

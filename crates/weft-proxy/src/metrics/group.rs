@@ -119,14 +119,14 @@ impl<S: Series> Entry<S> {
         if idle.0 != activity {
             *idle = (activity, now);
         }
-        now.saturating_duration_since(idle.1) >= retain
+        !self.series.stands() && now.saturating_duration_since(idle.1) >= retain
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::series::Counter;
+    use crate::metrics::series::{Counter, Gauge};
 
     #[test]
     fn chunks_hold_every_entry_once_and_places_are_used_again() {
@@ -153,5 +153,20 @@ mod tests {
         assert!(Arc::ptr_eq(&kept, &group.resolve(&Labels::new().with("n", 7))));
         let _more: Vec<_> = (0..599).map(|n| group.resolve(&Labels::new().with("more", n))).collect();
         assert_eq!(group.inner.lock().entries.len(), 600, "places are used again");
+    }
+
+    #[test]
+    fn a_level_is_told_for_as_long_as_it_is_not_zero() {
+        let group: Group<Gauge> = Group::default();
+        let labels = Labels::new().with("n", 1);
+        group.resolve(&labels).set(7);
+        let later = |n| Instant::now() + Duration::from_secs(n);
+        group.retire(Duration::from_secs(60), later(0));
+        group.retire(Duration::from_secs(60), later(3_600));
+        assert_eq!(group.len(), 1);
+        group.resolve(&labels).set(0);
+        group.retire(Duration::from_secs(60), later(3_600));
+        group.retire(Duration::from_secs(60), later(7_200));
+        assert_eq!(group.len(), 0);
     }
 }

@@ -194,6 +194,12 @@ impl Metrics {
         self.gauges[family as usize].resolve(labels)
     }
 
+    /// One for this series of a family, and zero for its others.
+    pub fn only(&self, family: Level, labels: &Labels) {
+        self.gauges[family as usize].each(|gauge| gauge.set(0));
+        self.gauge(family, labels).set(1);
+    }
+
     pub fn inbound_route(&self, flavour: Flavour, labels: &Labels) -> Arc<InboundRoute> {
         self.inbound_routes[flavour as usize].resolve(labels)
     }

@@ -18,6 +18,10 @@ pub trait Series: Default + Send + Sync + 'static {
     const FAMILIES: &'static [Family];
     /// A number that changes whenever the series changes: how idleness is told.
     fn activity(&self) -> u64;
+    /// Says something for as long as it stands, however long it does not change.
+    fn stands(&self) -> bool {
+        false
+    }
     /// Writes the lines of one family, by its place in [`Series::FAMILIES`].
     fn lines(&self, family: usize, to: &mut Lines<'_>);
 }
@@ -63,6 +67,9 @@ impl Series for Gauge {
     const FAMILIES: &'static [Family] = &[Family::new("", Kind::Gauge, &[], "")];
     fn activity(&self) -> u64 {
         self.value().cast_unsigned()
+    }
+    fn stands(&self) -> bool {
+        self.value() != 0
     }
     fn lines(&self, _: usize, to: &mut Lines<'_>) {
         to.value("", self.value());
