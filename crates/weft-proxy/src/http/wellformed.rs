@@ -1,7 +1,10 @@
 //! HTTP/2 requests that the library lets pass and that must go no further: the next hop may understand them otherwise. HTTP/1
 //! requests are checked by their own parser.
 
-use super::{h1::head::MAX_FIELDS, headers};
+use super::{
+    h1::head::{MAX_FIELDS, is_host},
+    headers,
+};
 use http::{Method, Request, Version, header};
 use weft_fault::{Code, Fault, Phase};
 
@@ -26,8 +29,8 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Fault> {
             return Err(malformed("Host is not the authority"));
         }
     }
-    if headers::authority(request).is_some_and(|authority| authority.contains('@')) {
-        return Err(malformed("a user in the authority"));
+    if headers::authority(request).is_some_and(|authority| !is_host(authority.as_bytes())) {
+        return Err(malformed("an authority that names no host"));
     }
     if uri.path() == "*" && request.method() != Method::OPTIONS {
         return Err(malformed("the path * without OPTIONS"));
@@ -69,6 +72,7 @@ mod tests {
         assert!(says(request("/").header("host", "a").header("host", "a")).is_some());
         assert!(says(request("http://u@a/")).is_some());
         assert!(says(request("/").header("host", "u@a")).is_some());
+        assert!(says(request("http://a:$0/")).is_some());
     }
 
     #[test]

@@ -236,7 +236,8 @@ fn target(bytes: &Bytes, target: &str, method: &Method) -> Result<Uri, Bad> {
     let uri = Uri::from_maybe_shared(bytes.slice_ref(target.as_bytes())).map_err(|_| BAD)?;
     let authority = uri.authority();
     let valid = match (uri.scheme(), authority) {
-        _ if authority.is_some_and(|a| a.as_str().contains('@')) => false,
+        // The authority becomes the Host of the next hop. The type takes ports that are no numbers.
+        _ if authority.is_some_and(|a| !is_host(a.as_str().as_bytes())) => false,
         (None, Some(authority)) => *method == Method::CONNECT && authority.port().is_some(),
         _ if *method == Method::CONNECT => false,
         (Some(scheme), _) => *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS,
@@ -247,7 +248,7 @@ fn target(bytes: &Bytes, target: &str, method: &Method) -> Result<Uri, Bad> {
 }
 
 /// `uri-host [":" port]` by its characters (RFC 3986, 3.2.2); user information is not part of it. May be empty.
-fn is_host(value: &[u8]) -> bool {
+pub(crate) fn is_host(value: &[u8]) -> bool {
     let (port, valid) = if let Some(literal) = value.strip_prefix(b"[") {
         let Some(end) = literal.iter().position(|b| *b == b']') else { return false };
         let (address, port) = (&literal[..end], &literal[end + 1..]);

@@ -55,6 +55,7 @@ fn targets_have_the_form_of_their_method() {
         ("GET ftp://h/ HTTP/1.1", false),
         ("GET /a#b HTTP/1.1", false),
         ("GET http://u@h/ HTTP/1.1", false),
+        ("GET http://h:$0/ HTTP/1.1", false),
         ("CONNECT /a HTTP/1.1", false),
         ("CONNECT h HTTP/1.1", false),
     ] {
