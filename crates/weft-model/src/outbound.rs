@@ -22,6 +22,38 @@ pub struct Endpoint {
     /// Metric labels without the `dst_` prefix: `pod`, `deployment`, `serviceaccount`, `zone_locality` …
     pub labels: Arc<BTreeMap<String, String>>,
     pub meta: Option<Arc<Meta>>,
+    pub http2: Http2Client,
+}
+
+/// How HTTP/2 is spoken to an endpoint. What the controller leaves open is the proxy's to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Http2Client {
+    pub windows: Option<Http2Windows>,
+    pub keep_alive: Option<Http2KeepAlive>,
+    /// Streams that were reset are remembered up to this number.
+    pub max_reset_streams: Option<u32>,
+    pub max_frame_bytes: Option<u32>,
+    pub max_send_buffer_bytes: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Http2Windows {
+    /// Grow with what the path can carry.
+    Adaptive,
+    Fixed {
+        stream: Option<u32>,
+        connection: Option<u32>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Http2KeepAlive {
+    /// Between two pings.
+    pub interval: Duration,
+    /// Without an answer for so long the connection is dead.
+    pub timeout: Option<Duration>,
+    /// Also while no request is under way.
+    pub while_idle: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,6 +78,7 @@ impl Endpoint {
             weight: 10_000,
             labels: Arc::default(),
             meta: None,
+            http2: Http2Client::default(),
         }
     }
 
@@ -66,6 +99,7 @@ impl Endpoint {
             hint: self.hint,
             transport_port: self.transport_port,
             authority_override: self.authority_override.clone(),
+            http2: self.http2,
         }
     }
 }
@@ -77,6 +111,7 @@ pub struct ConnectionKey {
     pub hint: ProtocolHint,
     pub transport_port: Option<u16>,
     pub authority_override: Option<String>,
+    pub http2: Http2Client,
 }
 
 /// The whole answer for one original destination.

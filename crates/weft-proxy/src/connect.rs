@@ -18,7 +18,7 @@ use std::{
 use tokio::{io::AsyncWriteExt, time::sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use weft_fault::{Code, Fault, Phase};
-use weft_model::identity::Identity;
+use weft_model::{identity::Identity, outbound::Http2Client};
 use weft_net::{prefixed::Prefixed, socket};
 use weft_tls::handshake::{self, Offer};
 use weft_wire::transport_header::{Session, TransportHeader};
@@ -33,6 +33,7 @@ pub(crate) struct Target {
     /// Why there is no TLS, where there is none.
     pub(crate) plain: &'static str,
     pub(crate) limit: Duration,
+    pub(crate) http2: Http2Client,
     pub(crate) options: socket::Options,
     pub(crate) series: Arc<TcpSeries>,
 }

@@ -6,10 +6,11 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 use weft_model::{
     identity::{Identity, PeerIdentity, Unknown},
-    outbound::{Endpoint, Endpoints, ProtocolHint},
+    outbound::{Endpoint, Endpoints, Http2Client, Http2KeepAlive, Http2Windows, ProtocolHint},
 };
 
 // --- one endpoint
@@ -37,7 +38,7 @@ pub fn endpoint_to_api(endpoint: &Endpoint) -> api::WeightedAddr {
             .authority_override
             .clone()
             .map(|authority_override| api::AuthorityOverride { authority_override }),
-        http2: None,
+        http2: http2_to_api(&endpoint.http2),
         resource_ref: endpoint.meta.as_deref().map(meta_to_api),
     }
 }
@@ -88,6 +89,70 @@ pub fn endpoint_from_api(
         labels: Arc::new(labels),
         // An origin that cannot be read is no reason to lose the endpoint.
         meta: addr.resource_ref.and_then(|meta| meta_from_api(Some(meta), "endpoint.resource_ref").ok()),
+        http2: addr.http2.map(http2_from_api).unwrap_or_default(),
+    })
+}
+
+/// What HTTP/2 allows for a flow-control window (RFC 9113, 6.9.1).
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+/// And for a frame (RFC 9113, 4.2).
+const FRAME: std::ops::RangeInclusive<u32> = 1 << 14..=(1 << 24) - 1;
+
+/// Zero means "not said" everywhere. What the protocol does not allow is brought to the nearest value that it does.
+fn http2_from_api(params: api::Http2ClientParams) -> Http2Client {
+    let said = |value: u32| Some(value).filter(|value| *value > 0);
+    let window = |value| said(value).map(|value| value.min(MAX_WINDOW));
+    let flow = params.flow_control.unwrap_or_default();
+    let (stream, connection) =
+        (window(flow.initial_stream_window_size), window(flow.initial_connection_window_size));
+    let internals = params.internals.unwrap_or_default();
+    Http2Client {
+        windows: match flow.adaptive_flow_control {
+            true => Some(Http2Windows::Adaptive),
+            false => (stream.is_some() || connection.is_some())
+                .then_some(Http2Windows::Fixed { stream, connection }),
+        },
+        keep_alive: params.keep_alive.and_then(|alive| {
+            let lasts = |it: prost_types::Duration| Duration::try_from(it).ok().filter(|it| !it.is_zero());
+            Some(Http2KeepAlive {
+                interval: alive.interval.and_then(lasts)?,
+                timeout: alive.timeout.and_then(lasts),
+                while_idle: alive.while_idle,
+            })
+        }),
+        max_reset_streams: said(internals.max_concurrent_reset_streams),
+        max_frame_bytes: said(internals.max_frame_size)
+            .map(|bytes| bytes.clamp(*FRAME.start(), *FRAME.end())),
+        max_send_buffer_bytes: said(internals.max_send_buf_size),
+    }
+}
+
+fn http2_to_api(http2: &Http2Client) -> Option<api::Http2ClientParams> {
+    use api::http2_client_params::{FlowControl, Internals, KeepAlive};
+    if *http2 == Http2Client::default() {
+        return None;
+    }
+    let number = Option::unwrap_or_default;
+    let lasts = |it: Duration| prost_types::Duration::try_from(it).ok();
+    Some(api::Http2ClientParams {
+        flow_control: http2.windows.map(|windows| match windows {
+            Http2Windows::Adaptive => FlowControl { adaptive_flow_control: true, ..FlowControl::default() },
+            Http2Windows::Fixed { stream, connection } => FlowControl {
+                initial_stream_window_size: number(stream),
+                initial_connection_window_size: number(connection),
+                adaptive_flow_control: false,
+            },
+        }),
+        keep_alive: http2.keep_alive.map(|alive| KeepAlive {
+            interval: lasts(alive.interval),
+            timeout: alive.timeout.and_then(lasts),
+            while_idle: alive.while_idle,
+        }),
+        internals: Some(Internals {
+            max_concurrent_reset_streams: number(http2.max_reset_streams),
+            max_frame_size: number(http2.max_frame_bytes),
+            max_send_buf_size: number(http2.max_send_buffer_bytes),
+        }),
     })
 }
 

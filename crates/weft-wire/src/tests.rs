@@ -19,9 +19,10 @@ use weft_model::{
     },
     meta::{Meta, Resource},
     outbound::{
-        Backend, BackendKind, Backoff, Distribution, Endpoint, EwmaConfig, FailureAccrual, HttpRoute,
-        HttpRoutes, HttpRule, OpaqueRoute, OpaqueRoutes, OutboundPolicy, OutboundProtocol, Penalty,
-        ProtocolHint, Refusal, RetryPolicy, RouteBackend, SuccessRate, Timeouts,
+        Backend, BackendKind, Backoff, Distribution, Endpoint, EwmaConfig, FailureAccrual, Http2Client,
+        Http2KeepAlive, Http2Windows, HttpRoute, HttpRoutes, HttpRule, OpaqueRoute, OpaqueRoutes,
+        OutboundPolicy, OutboundProtocol, Penalty, ProtocolHint, Refusal, RetryPolicy, RouteBackend,
+        SuccessRate, Timeouts,
     },
     profile::{Condition, Override, Profile, ProfileRoute, ResponseClass, ResponseCondition, ServiceProfile},
     retry::RetryBudget,
@@ -209,6 +210,28 @@ fn server_policy() -> impl Strategy<Value = ServerPolicy> {
     )
 }
 
+fn http2() -> impl Strategy<Value = Http2Client> {
+    let number = || option::of(1u32..1 << 30);
+    let fixed = (number(), number()).prop_filter("says something", |(a, b)| a.is_some() || b.is_some());
+    let windows = prop_oneof![
+        Just(Http2Windows::Adaptive),
+        fixed.prop_map(|(stream, connection)| Http2Windows::Fixed { stream, connection })
+    ];
+    let lasts = || (1u64..100_000).prop_map(Duration::from_millis);
+    let keep_alive = (lasts(), option::of(lasts()), any::<bool>())
+        .prop_map(|(interval, timeout, while_idle)| Http2KeepAlive { interval, timeout, while_idle });
+    let sizes = (number(), option::of(1u32 << 14..1 << 24), number());
+    (option::of(windows), option::of(keep_alive), sizes).prop_map(|(windows, keep_alive, sizes)| {
+        Http2Client {
+            windows,
+            keep_alive,
+            max_reset_streams: sizes.0,
+            max_frame_bytes: sizes.1,
+            max_send_buffer_bytes: sizes.2,
+        }
+    })
+}
+
 fn endpoint() -> impl Strategy<Value = Arc<Endpoint>> {
     let peer = prop_oneof![
         dns_identity().prop_map(|id| PeerIdentity::Meshed { server_name: id.clone(), id }),
@@ -219,19 +242,26 @@ fn endpoint() -> impl Strategy<Value = Arc<Endpoint>> {
     let hint = prop_oneof![Just(ProtocolHint::Unknown), Just(ProtocolHint::H2), Just(ProtocolHint::Opaque)];
     let labels = vec((name(), name()), 0..3).prop_map(|pairs| Arc::new(BTreeMap::from_iter(pairs)));
     let over = option::of("[a-z]{1,6}:80");
-    ((addr, peer, hint), (option::of(1u16..u16::MAX), over, any::<u32>(), labels, option::of(meta())))
-        .prop_map(|((addr, identity, hint), (transport_port, authority_override, weight, labels, meta))| {
-            Arc::new(Endpoint {
-                addr,
-                identity,
-                hint,
-                transport_port,
-                authority_override,
-                weight,
-                labels,
-                meta,
-            })
-        })
+    (
+        (addr, peer, hint),
+        (option::of(1u16..u16::MAX), over, any::<u32>(), labels, option::of(meta())),
+        http2(),
+    )
+        .prop_map(
+            |((addr, identity, hint), (transport_port, authority_override, weight, labels, meta), http2)| {
+                Arc::new(Endpoint {
+                    addr,
+                    identity,
+                    hint,
+                    transport_port,
+                    authority_override,
+                    weight,
+                    labels,
+                    meta,
+                    http2,
+                })
+            },
+        )
 }
 
 fn backoff() -> impl Strategy<Value = Backoff> {

@@ -18,7 +18,7 @@ use weft_kube::{
 use weft_model::{
     identity::{Identity, PeerIdentity},
     meta,
-    outbound::{Endpoint, ProtocolHint},
+    outbound::{Endpoint, Http2Client, ProtocolHint},
 };
 
 pub const CONTROL_NS_LABEL: &str = "linkerd.io/control-plane-ns";
@@ -84,6 +84,7 @@ pub fn pod_endpoint(
             section: String::new(),
             port,
         }))),
+        http2: Http2Client::default(),
     }
 }
 

@@ -179,6 +179,8 @@ pub(crate) struct Watch {
     pub(crate) load: Option<Load>,
     /// What the route allows the response to take.
     pub(crate) limits: Option<Limits>,
+    /// The route's patience with it is over.
+    pub(crate) late: bool,
     /// The permit under which it comes.
     pub(crate) held: Option<Held>,
     /// The classes of a ServiceProfile's route, where one takes the request.
@@ -250,9 +252,17 @@ impl Watch {
                 .fact("timeout", late)
                 .fact("since_request_ms", self.begun.elapsed().as_millis());
             (limits.tell)(&fault);
+            self.late = true;
             return Some(fault);
         }
         self.held.as_mut().and_then(|held| held.poll_withdrawn(cx))
+    }
+
+    /// Did the client spoil it? One that gives up sending is told nothing more, and one that has not ended its request may
+    /// be who is waited for.
+    fn is_the_clients(&self) -> bool {
+        let spoilt = |exchange: &Exchange| exchange.is_abandoned() || (self.late && !exchange.is_sent());
+        self.exchange.as_ref().is_some_and(spoilt)
     }
 
     fn piece(&self, bytes: usize) {
@@ -266,6 +276,7 @@ impl Watch {
 
     /// The response broke off: `error` in the words of routes, and why the server reset it, if it did.
     fn broke(self, error: &'static str, reset: Option<h2::Reason>) {
+        let the_clients = self.is_the_clients();
         if let Some(exchange) = self.exchange {
             exchange.fail(error);
         }
@@ -276,8 +287,8 @@ impl Watch {
         for series in self.service.iter().flat_map(|by| &by.series).chain([&self.series]) {
             series.failed(word, begun);
         }
-        if let Some(load) = &self.load {
-            load.classified(false, self.status, self.grpc);
+        if let Some(load) = self.load.filter(|_| !the_clients) {
+            load.lost();
         }
         if let Some(lease) = self.lease {
             lease.end(false);
@@ -370,7 +381,7 @@ impl hyper::body::Body for Body {
                     }
                 }
                 if this.is_end_stream() {
-                    this.counted = None;
+                    this.counted.take().into_iter().for_each(RequestBody::whole);
                     if let Some(watch) = this.watch.take() {
                         watch.end(None);
                     }
@@ -385,7 +396,7 @@ impl hyper::body::Body for Body {
                 Poll::Ready(Some(Err(error)))
             }
             Poll::Ready(None) => {
-                this.counted = None;
+                this.counted.take().into_iter().for_each(RequestBody::whole);
                 if let Some(watch) = this.watch.take() {
                     watch.end(None);
                 }

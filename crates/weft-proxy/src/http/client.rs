@@ -6,6 +6,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{net::SocketAddr, time::Duration};
 use weft_fault::{Code, Fault, Phase};
+use weft_model::outbound::{Http2Client, Http2Windows};
 
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -14,16 +15,34 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts HTTP/2 on a new connection and drives it in a task of its own.
-pub(crate) async fn http2(io: Io) -> Result<http2::SendRequest<Body>, hyper::Error> {
-    let (sender, connection) = http2::Builder::new(OnWorker)
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX))
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_LIMIT)
-        .handshake(TokioIo::new(io))
-        .await?;
+pub(crate) async fn http2(io: Io, asked: &Http2Client) -> Result<http2::SendRequest<Body>, hyper::Error> {
+    let mut builder = http2::Builder::new(OnWorker);
+    builder.timer(TokioTimer::new()).max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
+    match asked.windows {
+        Some(Http2Windows::Adaptive) => builder.adaptive_window(true),
+        Some(Http2Windows::Fixed { stream, connection }) => builder
+            .initial_stream_window_size(stream.unwrap_or(STREAM_WINDOW))
+            .initial_connection_window_size(connection.unwrap_or(CONNECTION_WINDOW)),
+        None => builder
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW),
+    };
+    let (interval, timeout, while_idle) = match asked.keep_alive {
+        Some(alive) => (alive.interval, alive.timeout.unwrap_or(PING_LIMIT), alive.while_idle),
+        None => (PING_EVERY, PING_LIMIT, false),
+    };
+    builder.keep_alive_interval(interval).keep_alive_timeout(timeout).keep_alive_while_idle(while_idle);
+    let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    if let Some(streams) = asked.max_reset_streams {
+        builder.max_concurrent_reset_streams(size(streams));
+    }
+    if let Some(bytes) = asked.max_frame_bytes {
+        builder.max_frame_size(bytes);
+    }
+    if let Some(bytes) = asked.max_send_buffer_bytes {
+        builder.max_send_buf_size(size(bytes));
+    }
+    let (sender, connection) = builder.handshake(TokioIo::new(io)).await?;
     tokio::task::spawn_local(async move {
         let _ended = connection.await;
     });

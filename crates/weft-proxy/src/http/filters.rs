@@ -1,6 +1,6 @@
 //! What a route does to a message besides forwarding it.
 
-use super::{body::Body, headers};
+use super::{body::Body, headers, instead::Injected};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::http::{Filter, HeaderChange, HttpMatch, PathChange, PathMatch, Redirect, Rewrite};
@@ -9,6 +9,7 @@ use weft_model::http::{Filter, HeaderChange, HttpMatch, PathChange, PathMatch, R
 pub(crate) enum Outcome {
     Forward,
     Answer(Box<Response<Body>>),
+    Inject(Injected),
     Refuse(Fault),
 }
 
@@ -29,7 +30,7 @@ pub(crate) fn request<B>(filters: &[Filter], request: &mut Request<B>, matches: 
             }
             Filter::Fail { status, message, ratio } => {
                 if *ratio >= 1.0 || rand::random::<f64>() < *ratio {
-                    return Outcome::Answer(Box::new(injected(*status, message)));
+                    return Outcome::Inject(Injected::new(*status, message));
                 }
             }
             Filter::RewriteUrl(rewrite) => {
@@ -81,17 +82,6 @@ fn apply(change: &HeaderChange, headers: &mut HeaderMap) {
     for name in &change.remove {
         headers.remove(name.as_str());
     }
-}
-
-fn injected(status: u16, message: &str) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
-    let text = format!("{} {message}", Code::FailureInjected.id());
-    if let Ok(text) = HeaderValue::try_from(text) {
-        response.headers_mut().insert(headers::PROXY_ERROR, text);
-    }
-    response
 }
 
 fn redirected<B>(redirect: &Redirect, request: &Request<B>, prefix: Option<&str>) -> Option<Response<Body>> {

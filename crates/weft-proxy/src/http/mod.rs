@@ -7,6 +7,7 @@ mod flood;
 mod frames;
 pub(crate) mod h1;
 pub(crate) mod headers;
+pub(crate) mod instead;
 pub(crate) mod orig_proto;
 pub(crate) mod pool;
 pub(crate) mod replay;

@@ -385,7 +385,8 @@ impl Pool {
             }
             return Ok(Outcome::H1);
         }
-        let sender = client::http2(io).await.map_err(|error| self.unanswered(&error).fault)?;
+        let sender =
+            client::http2(io, &self.target.http2).await.map_err(|error| self.unanswered(&error).fault)?;
         Ok(Outcome::H2(sender, made))
     }
 }

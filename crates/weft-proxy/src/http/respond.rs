@@ -89,12 +89,19 @@ fn text(fault: &Fault, detail: Detail) -> Option<HeaderValue> {
         Detail::Nothing => None,
         Detail::Code => Some(HeaderValue::from_static(fault.code().id())),
         // The causes follow, one after another.
-        Detail::Full => HeaderValue::from_bytes(&visible(&format!("{fault:?}"))).ok(),
+        Detail::Full => Some(visible(&format!("{fault:?}"))),
     }
 }
 
-fn visible(text: &str) -> Vec<u8> {
-    text.bytes().take(TEXT_BYTES).map(|b| if (0x20..0x7f).contains(&b) { b } else { b' ' }).collect()
+/// Text as a header's value: cut, and without what a header must not hold.
+pub(super) fn visible(text: &str) -> HeaderValue {
+    let visible = text.bytes().take(TEXT_BYTES).map(|b| if (0x20..0x7f).contains(&b) { b } else { b' ' });
+    HeaderValue::from_bytes(&visible.collect::<Vec<u8>>()).expect("visible characters only")
+}
+
+/// Text as a `grpc-message`.
+pub(super) fn grpc_message(text: &str) -> HeaderValue {
+    percent_encoded(&visible(text))
 }
 
 /// gRPC's encoding of messages (gRPC over HTTP/2, "Responses").

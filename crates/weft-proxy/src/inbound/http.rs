@@ -13,6 +13,7 @@ use crate::{
         client::Unanswered,
         filters::{self, Outcome},
         headers::{self, View},
+        instead::{self, InFlight, NoAnswer},
         orig_proto,
         pool::{Failed, Lease},
         respond::{Audience, Detail, refusal},
@@ -128,31 +129,6 @@ pub(super) async fn relay(
     }
 }
 
-/// Why a request was not answered by the application.
-enum NoAnswer {
-    Fault(Fault),
-    /// The policy changed its mind meanwhile, which is reported already.
-    Withdrawn(Fault),
-    /// The application reset the stream: the client is told the same.
-    Reset(h2::Reason),
-}
-
-impl From<Fault> for NoAnswer {
-    fn from(fault: Fault) -> Self {
-        NoAnswer::Fault(fault)
-    }
-}
-
-impl NoAnswer {
-    /// Linkerd's word for it.
-    fn word(&self) -> &'static str {
-        report::response_error(match self {
-            NoAnswer::Fault(_) | NoAnswer::Withdrawn(_) => None,
-            NoAnswer::Reset(reason) => Some(*reason),
-        })
-    }
-}
-
 impl Service for Requests {
     async fn call(
         self: Rc<Self>,
@@ -168,22 +144,14 @@ impl Service for Requests {
         let answered = observe::measured(watching.as_ref(), answering).await;
         let (response, fault) = match answered {
             Ok(response) => (response, None),
-            Err(no_answer) => {
-                let fault = match no_answer {
-                    NoAnswer::Withdrawn(fault) => fault,
-                    NoAnswer::Fault(fault) => {
-                        report_failed(connection, &fault);
-                        fault
-                    }
-                    NoAnswer::Reset(reason) => {
+            Err(none) => {
+                match instead::tell(none, audience, &self.closing, |fault| report_failed(connection, fault)) {
+                    Ok((response, code)) => (response, Some(code)),
+                    Err(reason) => {
                         watching.into_iter().for_each(|watching| watching.reset(reason));
                         return Err(Box::new(h2::Error::from(reason)));
                     }
-                };
-                if crate::http::respond::closes(fault.code()) {
-                    self.closing.close();
                 }
-                (refusal(&fault, audience), Some(fault.code()))
             }
         };
         connection.story.request(response.status().as_u16());
@@ -208,15 +176,6 @@ impl Service for Requests {
 
     fn closing(&self) -> &Closing {
         &self.closing
-    }
-}
-
-/// One request counts as in flight until its response's head.
-struct InFlight<'a>(&'a std::cell::Cell<usize>);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
     }
 }
 
@@ -249,7 +208,8 @@ impl Requests {
         begun: Instant,
         is_grpc: bool,
     ) -> Result<Response<Body>, NoAnswer> {
-        let _in_flight = self.admit()?;
+        let worker = &self.connection.worker;
+        let _in_flight = InFlight::admit(&worker.in_flight, worker.mesh.config.inbound.max_in_flight)?;
         wellformed::check(&request)?;
         let mut request = request;
 
@@ -280,7 +240,7 @@ impl Requests {
         let answered = tokio::select! {
             biased;
             answered = self.forward(request, asked, &policy, rule, &counted) => answered,
-            why = hold.withdrawn() => Err(NoAnswer::Withdrawn(why)),
+            why = hold.withdrawn() => Err(NoAnswer::Reported(why)),
         };
         match answered {
             Ok(response) => {
@@ -313,6 +273,7 @@ impl Requests {
         match filters::request(filters, &mut request, matches) {
             Outcome::Forward => {}
             Outcome::Answer(response) => return Ok(*response),
+            Outcome::Inject(injected) => return Err(NoAnswer::Injected(injected)),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
         self.limit(policy)?;
@@ -395,6 +356,7 @@ impl Requests {
             service: None,
             exchange: None,
             attempt: None,
+            late: false,
             held: Some(Held::new(counted.hold.clone())),
         });
         response.map(|body| body.relayed().watched(watch))
@@ -421,17 +383,6 @@ impl Requests {
                 Err(NoAnswer::Reset(reset.unwrap_or(h2::Reason::INTERNAL_ERROR)))
             }
         }
-    }
-
-    fn admit(&self) -> Result<InFlight<'_>, Fault> {
-        let worker = &self.connection.worker;
-        let limit = worker.mesh.config.inbound.max_in_flight;
-        let now = worker.in_flight.get();
-        if now >= limit {
-            return Err(Fault::new(Code::Overloaded).in_phase(Phase::Queue).fact("limit", limit));
-        }
-        worker.in_flight.set(now + 1);
-        Ok(InFlight(&worker.in_flight))
     }
 
     /// Takes a share of the port's rate limit, if it has one.

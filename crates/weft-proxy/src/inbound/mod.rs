@@ -34,6 +34,7 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     identity::{ClientTls, Identity, NoTls},
     inbound::{Protocol as PolicyProtocol, ServerPolicy},
+    outbound::Http2Client,
 };
 use weft_net::{
     prefixed::Prefixed,
@@ -351,6 +352,7 @@ impl Worker {
             tls: None,
             plain: "it is beside the proxy",
             limit: config.connect_timeout,
+            http2: Http2Client::default(),
             options: socket::Options {
                 keepalive: config.sockets.connect_keepalive,
                 user_timeout: config.sockets.connect_user_timeout,

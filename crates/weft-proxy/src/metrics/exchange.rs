@@ -7,7 +7,7 @@ use super::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -26,6 +26,8 @@ pub struct Sent {
     begun: Instant,
     /// Microseconds from the beginning to the end, plus one; 0 until then.
     took: AtomicU64,
+    /// It ended where it should.
+    whole: AtomicBool,
 }
 
 impl Sent {
@@ -90,7 +92,8 @@ impl Exchange {
 
     /// What counts the request's body.
     pub fn request_body(&mut self) -> RequestBody {
-        let sent = Arc::new(Sent { begun: self.begun, took: AtomicU64::new(0) });
+        let sent =
+            Arc::new(Sent { begun: self.begun, took: AtomicU64::new(0), whole: AtomicBool::new(false) });
         self.sent = Some(sent.clone());
         RequestBody { by: self.by.clone(), phases: self.phases.clone(), sent }
     }
@@ -98,6 +101,16 @@ impl Exchange {
     /// The end of the request's body, for [`Attempt`]s to send it.
     pub fn sent(&self) -> Option<Arc<Sent>> {
         self.sent.clone()
+    }
+
+    /// Has the whole request passed?
+    pub fn is_sent(&self) -> bool {
+        self.sent.as_ref().is_none_or(|sent| sent.whole.load(Relaxed))
+    }
+
+    /// Did the request's body end before its time?
+    pub fn is_abandoned(&self) -> bool {
+        !self.is_sent() && self.sent.as_ref().is_some_and(|sent| sent.at().is_some())
     }
 
     /// The response's head is there.
@@ -163,6 +176,11 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
+    /// All of it has passed.
+    pub fn whole(self) {
+        self.sent.whole.store(true, Relaxed);
+    }
+
     pub fn piece(&self, bytes: usize) {
         match &self.by {
             By::Inbound(route) => route.asks(bytes),

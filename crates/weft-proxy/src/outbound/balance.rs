@@ -207,27 +207,27 @@ impl Balancer {
         let waits = Waits::new(&self.waiting);
         let state = self.first_answer(worker, queue.limit).await;
         drop(waits);
-        self.choose(worker, tried).ok_or_else(|| self.nothing(&state, tried))
+        self.choose(worker, tried, queue.of).ok_or_else(|| self.nothing(&state, tried))
     }
 
-    fn choose(&self, worker: &Worker, tried: &[Rc<Member>]) -> Option<Rc<Member>> {
+    fn choose(&self, worker: &Worker, tried: &[Rc<Member>], of: Balanced) -> Option<Rc<Member>> {
         let members = self.members.borrow();
         let now = Instant::now();
         let untried = |member: &Rc<Member>| !tried.iter().any(|t| Rc::ptr_eq(t, member));
         let now_us = worker.now_us();
         if let Some(weights) = &*self.weights.borrow() {
-            return weighted(&members, weights, &untried, now, now_us)
+            return weighted(&members, weights, &untried, of, (now, now_us))
                 .or_else(|| last_resort(&members, &untried, now));
         }
         // The ordinary case, without an allocation: two random endpoints, both up.
         if tried.is_empty()
-            && let Some(at) = pick_two(members.len(), below, |at| members[at].cost(now_us))
+            && let Some(at) = pick_two(members.len(), below, |at| members[at].cost(of, now_us))
             && members[at].is_up(now)
         {
             return Some(members[at].clone());
         }
         let up: Vec<_> = members.iter().filter(|m| untried(m) && m.is_up(now)).collect();
-        if let Some(at) = pick_two(up.len(), below, |at| up[at].cost(now_us)) {
+        if let Some(at) = pick_two(up.len(), below, |at| up[at].cost(of, now_us)) {
             return Some(up[at].clone());
         }
         last_resort(&members, &untried, now)
@@ -308,16 +308,16 @@ fn weighted(
     members: &[Rc<Member>],
     weights: &Weights,
     untried: &dyn Fn(&Rc<Member>) -> bool,
-    now: Instant,
-    now_us: u64,
+    of: Balanced,
+    (now, now_us): (Instant, u64),
 ) -> Option<Rc<Member>> {
     let draw = |bound| rand::random_range(0..bound);
-    let at = weights.pick_two(draw, |at| members[at].cost(now_us));
+    let at = weights.pick_two(draw, |at| members[at].cost(of, now_us));
     if let Some(member) = members.get(at).filter(|m| untried(m) && m.is_up(now)) {
         return Some(member.clone());
     }
     let up: Vec<_> = members.iter().filter(|m| untried(m) && m.is_up(now)).collect();
-    let cost = |at: usize| up[at].cost(now_us);
+    let cost = |at: usize| up[at].cost(of, now_us);
     let at = match Weights::new(up.iter().map(|m| m.endpoint().weight)) {
         Some(weights) => Some(weights.pick_two(draw, cost)),
         None => pick_two(up.len(), below, cost),
@@ -338,6 +338,8 @@ fn last_resort(
 /// How long, and how many at a time, may wait for the endpoints of a name.
 #[derive(Clone, Copy)]
 pub(crate) struct Queue {
+    /// What waits.
+    pub(crate) of: Balanced,
     pub(crate) limit: Duration,
     pub(crate) capacity: usize,
 }

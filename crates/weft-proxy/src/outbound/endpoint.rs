@@ -8,7 +8,7 @@ use crate::{
     connect::{Role, Target, Tls},
     http::pool::Pool,
     mesh::Mesh,
-    metrics::{Count, labels::Labels, series::HttpSeries},
+    metrics::{Balanced, Count, labels::Labels, series::HttpSeries},
     record::Story,
     report,
 };
@@ -88,7 +88,7 @@ impl Member {
             series: RefCell::new(series),
             meshed,
             unidentified,
-            standing: Standing::new(worker, ewma),
+            standing: Standing::new(worker.epoch, ewma),
             proof_told_us: Cell::new(None),
             waits: Cell::new(WAITS),
             down: RefCell::default(),
@@ -147,8 +147,8 @@ impl Member {
         self.meshed && self.endpoint.borrow().hint == ProtocolHint::H2
     }
 
-    pub(crate) fn cost(&self, now_us: u64) -> f64 {
-        self.standing.cost(now_us)
+    pub(crate) fn cost(&self, of: Balanced, now_us: u64) -> f64 {
+        self.standing.cost(of, now_us)
     }
 
     pub(crate) fn is_up(&self, now: Instant) -> bool {
@@ -204,8 +204,8 @@ impl Member {
     }
 
     /// Counts a request or connection as under way.
-    pub(crate) fn load(self: &Rc<Self>, accrual: Option<&FailureAccrual>) -> Load {
-        Load::new(self, accrual)
+    pub(crate) fn load(self: &Rc<Self>, of: Balanced, accrual: Option<&FailureAccrual>) -> Load {
+        Load::new(self, of, accrual)
     }
 }
 
@@ -286,6 +286,7 @@ fn target(
         tls,
         plain,
         limit: config.outbound.connect_timeout,
+        http2: endpoint.http2,
         options: socket::Options {
             keepalive: config.outbound.sockets.connect_keepalive,
             user_timeout: config.outbound.sockets.connect_user_timeout,

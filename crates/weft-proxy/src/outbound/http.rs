@@ -8,9 +8,11 @@ use crate::{
     http::{
         body::{Body, ByClasses, Limits, Tell, Watch, grpc_status},
         filters::{self, Outcome},
-        headers, orig_proto,
+        headers,
+        instead::{self, InFlight, NoAnswer},
+        orig_proto,
         pool::Lease,
-        respond::{self, Audience, Detail, refusal},
+        respond::{Audience, Detail, refusal},
         server::{self, Closing, Service},
         upgrade::{self, Upgrading},
         wellformed,
@@ -22,7 +24,6 @@ use crate::{
         exchange::{Attempt, Exchange, Sent},
         phases::Phases,
     },
-    report,
 };
 use ask::Kind;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -36,8 +37,12 @@ use std::{
     sync::Arc,
     time::Instant,
 };
+use waits::Waits;
 use weft_fault::{Code, Fault, Phase};
-use weft_model::outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend, Timeouts};
+use weft_model::{
+    http::Filter,
+    outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend, Timeouts},
+};
 
 mod ask;
 mod ingress;
@@ -46,6 +51,7 @@ pub(super) mod refusing;
 mod retry;
 mod route;
 mod send;
+mod waits;
 mod withdrawn;
 mod words;
 
@@ -100,36 +106,6 @@ pub(crate) fn requests(connection: Connection, detail: Detail) -> Rc<Requests> {
 /// Endpoints of which one connection's story tells.
 const REACHED: usize = 8;
 
-/// Why a request has no answer from a server.
-enum NoAnswer {
-    Fault(Fault),
-    Reset(h2::Reason),
-}
-
-impl From<Fault> for NoAnswer {
-    fn from(fault: Fault) -> Self {
-        NoAnswer::Fault(fault)
-    }
-}
-
-impl NoAnswer {
-    /// Linkerd's word for it, where requests are counted by route.
-    fn route_error(&self) -> &'static str {
-        match self {
-            NoAnswer::Fault(fault) => report::route_error(fault.code()),
-            NoAnswer::Reset(reason) => report::reset_error(*reason),
-        }
-    }
-
-    /// The same, where they are counted by ServiceProfile.
-    fn word(&self) -> &'static str {
-        report::response_error(match self {
-            NoAnswer::Fault(_) => None,
-            NoAnswer::Reset(reason) => Some(*reason),
-        })
-    }
-}
-
 /// Where a request goes, and what its route makes of it.
 struct Way<'r> {
     kind: &'r Kind,
@@ -142,6 +118,7 @@ struct Way<'r> {
     counted: &'r Counted,
     /// The end of the request's body, if it has one.
     sent: Option<Arc<Sent>>,
+    waits: Waits,
 }
 
 /// A server's answer, and what hangs on its end.
@@ -165,16 +142,14 @@ impl Service for Requests {
         let watching = connection.worker.mesh.observers.outbound(&mut request, connection.client);
         let (response, fault) = match self.answer(request, begun, audience.grpc).await {
             Ok(response) => (response, None),
-            Err(NoAnswer::Reset(reason)) => {
-                watching.into_iter().for_each(|watching| watching.reset(reason));
-                return Err(Box::new(h2::Error::from(reason)));
-            }
-            Err(NoAnswer::Fault(fault)) => {
-                connection.request_failed(&fault);
-                if respond::closes(fault.code()) {
-                    self.closing.close();
+            Err(none) => {
+                match instead::tell(none, audience, &self.closing, |fault| connection.request_failed(fault)) {
+                    Ok((response, code)) => (response, Some(code)),
+                    Err(reason) => {
+                        watching.into_iter().for_each(|watching| watching.reset(reason));
+                        return Err(Box::new(h2::Error::from(reason)));
+                    }
                 }
-                (refusal(&fault, audience), Some(fault.code()))
             }
         };
         connection.story.request(response.status().as_u16());
@@ -202,11 +177,21 @@ impl Service for Requests {
     }
 }
 
-struct InFlight<'a>(&'a Cell<usize>);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
+/// Applies filters of a rule; `Some`: they answer.
+fn filtered(
+    destination: &Destination,
+    filters: &[Filter],
+    request: &mut Request<Body>,
+    rule: &HttpRule,
+) -> Result<Option<Response<Body>>, NoAnswer> {
+    match filters::request(filters, request, &rule.matches) {
+        Outcome::Forward => Ok(None),
+        Outcome::Answer(response) => Ok(Some(*response)),
+        Outcome::Inject(injected) if destination.policy.meta.kind() == "EgressNetwork" => {
+            Err(NoAnswer::Injected(injected.by_egress_policy()))
+        }
+        Outcome::Inject(injected) => Err(NoAnswer::Injected(injected)),
+        Outcome::Refuse(fault) => Err(fault.into()),
     }
 }
 
@@ -218,7 +203,8 @@ impl Requests {
         grpc: bool,
     ) -> Result<Response<Body>, NoAnswer> {
         let connection = &self.connection;
-        let _in_flight = self.admit()?;
+        let worker = &connection.worker;
+        let _in_flight = InFlight::admit(&worker.in_flight, worker.mesh.config.outbound.max_in_flight)?;
         wellformed::check(&request)?;
 
         // 1. What kind of request is it, and what in its head is for this proxy?
@@ -231,20 +217,16 @@ impl Requests {
         let route = self.route(&destination, &request, kind.version)?;
         connection.story.phases().observe(Phase::Route, routing.elapsed());
         let rule = route.rule;
-        match filters::request(&rule.filters, &mut request, &rule.matches) {
-            Outcome::Forward => {}
-            Outcome::Answer(response) => return Ok(*response),
-            Outcome::Refuse(fault) => return Err(fault.into()),
+        if let Some(response) = filtered(&destination, &rule.filters, &mut request, rule)? {
+            return Ok(response);
         }
         let backend = connection.choose(&rule.backends)?;
         if !self.routed.replace(true) {
             let text = format!("first request: {}, to {}", route.meta, backend.backend.meta);
             connection.story.event(Phase::Route, text);
         }
-        match filters::request(&backend.filters, &mut request, &rule.matches) {
-            Outcome::Forward => {}
-            Outcome::Answer(response) => return Ok(*response),
-            Outcome::Refuse(fault) => return Err(fault.into()),
+        if let Some(response) = filtered(&destination, &backend.filters, &mut request, rule)? {
+            return Ok(response);
         }
         let flavour = match &destination.policy.protocol {
             OutboundProtocol::Grpc(_) => Flavour::Grpc,
@@ -280,6 +262,7 @@ impl Requests {
                 Ok(response.map(|body| body.by_route(exchange, status, grpc)))
             }
             Err(none) => {
+                way.waits.out_of_time(exchange.is_sent());
                 exchange.fail(none.route_error());
                 if let Some(service) = &counted.service {
                     service.asked.failed(none.word(), None);
@@ -313,6 +296,7 @@ impl Requests {
             service: route.service,
             counted,
             sent: None,
+            waits: Waits::default(),
         }
     }
 
@@ -391,20 +375,10 @@ impl Requests {
             limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle, || self.tell_failures()),
             exchange: None,
             attempt: Some(attempt),
+            late: false,
             held: None,
             service,
         });
         Ok(response.map(|body| body.watched(watch)))
-    }
-
-    fn admit(&self) -> Result<InFlight<'_>, Fault> {
-        let worker = &self.connection.worker;
-        let limit = worker.mesh.config.outbound.max_in_flight;
-        let now = worker.in_flight.get();
-        if now >= limit {
-            return Err(Fault::new(Code::Overloaded).in_phase(Phase::Queue).fact("limit", limit));
-        }
-        worker.in_flight.set(now + 1);
-        Ok(InFlight(&worker.in_flight))
     }
 }

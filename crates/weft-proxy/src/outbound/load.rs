@@ -1,12 +1,12 @@
 //! What the requests under way at an endpoint, and those that ended, say about it: its load, and whether to leave it out.
 
 use super::{Worker, endpoint::Member};
-use crate::http::body::grpc_status;
+use crate::{http::body::grpc_status, metrics::Balanced};
 use http::{HeaderMap, StatusCode, header};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 use weft_model::{
     balance::{PeakEwma, cost},
@@ -17,33 +17,64 @@ use weft_model::{
 /// An endpoint's record with one worker.
 pub(super) struct Standing {
     epoch: Instant,
-    ewma: Cell<PeakEwma>,
-    pending: Cell<usize>,
+    requests: Work,
+    /// Bytes of any kind: they may go to a name that takes requests, too, and the times of the two say nothing of each other.
+    connections: Work,
     breaker: RefCell<Breaker>,
 }
 
+/// What is under way of one kind, and how long such things take.
+struct Work {
+    ewma: Cell<PeakEwma>,
+    pending: Cell<usize>,
+}
+
+impl Work {
+    fn new(ewma: EwmaConfig, now_us: u64) -> Self {
+        Work { ewma: Cell::new(PeakEwma::new(ewma, now_us)), pending: Cell::new(0) }
+    }
+
+    fn cost(&self, now_us: u64) -> f64 {
+        cost(self.ewma.get().estimate_us(now_us), self.pending.get())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut PeakEwma)) {
+        let mut ewma = self.ewma.get();
+        change(&mut ewma);
+        self.ewma.set(ewma);
+    }
+}
+
 impl Standing {
-    pub(super) fn new(worker: &Worker, ewma: EwmaConfig) -> Self {
+    pub(super) fn new(epoch: Instant, ewma: EwmaConfig) -> Self {
+        let now_us = u64::try_from(epoch.elapsed().as_micros()).unwrap_or(u64::MAX);
         Standing {
-            epoch: worker.epoch,
-            ewma: Cell::new(PeakEwma::new(ewma, worker.now_us())),
-            pending: Cell::new(0),
+            epoch,
+            requests: Work::new(ewma, now_us),
+            connections: Work::new(ewma, now_us),
             breaker: RefCell::default(),
         }
     }
 
-    pub(super) fn cost(&self, now_us: u64) -> f64 {
-        cost(self.ewma.get().estimate_us(now_us), self.pending.get())
+    fn work(&self, of: Balanced) -> &Work {
+        match of {
+            Balanced::Http => &self.requests,
+            Balanced::Tcp | Balanced::Tls => &self.connections,
+        }
+    }
+
+    pub(super) fn cost(&self, of: Balanced, now_us: u64) -> f64 {
+        self.work(of).cost(now_us)
     }
 
     /// Requests under way.
     pub(super) fn under_way(&self) -> usize {
-        self.pending.get()
+        self.requests.pending.get()
     }
 
     /// Bytes of any kind have no answer whose time could be taken: the time of connecting stands for it.
     pub(super) fn connected(&self, took: Duration) {
-        self.change(|ewma| ewma.observe(took, self.now()));
+        self.connections.change(|ewma| ewma.observe(took, self.now()));
     }
 
     pub(super) fn admits(&self, now: Instant) -> bool {
@@ -56,6 +87,16 @@ impl Standing {
         Some(self.epoch + Duration::from_micros(since_us))
     }
 
+    fn judge(&self, outcome: Outcome, accrual: &FailureAccrual, retry_after: Option<Duration>) {
+        let (now_us, random) = (self.now(), rand::random::<f32>());
+        self.breaker.borrow_mut().observe(outcome, accrual, retry_after, now_us, random);
+    }
+
+    /// The endpoint had a whole request and did not answer it in the time that the route gives.
+    pub(super) fn hung(&self, accrual: &FailureAccrual) {
+        self.judge(Outcome::Failure, accrual, None);
+    }
+
     fn at(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
     }
@@ -63,17 +104,12 @@ impl Standing {
     fn now(&self) -> u64 {
         self.at(Instant::now())
     }
-
-    fn change(&self, change: impl FnOnce(&mut PeakEwma)) {
-        let mut ewma = self.ewma.get();
-        change(&mut ewma);
-        self.ewma.set(ewma);
-    }
 }
 
 /// A request or connection under way at an endpoint.
 pub(crate) struct Load {
     member: Rc<Member>,
+    of: Balanced,
     begun: Instant,
     accrual: Option<FailureAccrual>,
     /// What the server said about when to come back.
@@ -83,13 +119,15 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(super) fn new(member: &Rc<Member>, accrual: Option<&FailureAccrual>) -> Self {
+    pub(super) fn new(member: &Rc<Member>, of: Balanced, accrual: Option<&FailureAccrual>) -> Self {
         let begun = Instant::now();
         let standing = &member.standing;
-        standing.pending.set(standing.pending.get() + 1);
+        let pending = &standing.work(of).pending;
+        pending.set(pending.get() + 1);
         let probes = standing.breaker.borrow_mut().begin(standing.at(begun));
         Load {
             member: member.clone(),
+            of,
             begun,
             accrual: accrual.copied(),
             retry_after: Cell::new(None),
@@ -101,7 +139,7 @@ impl Load {
     pub(crate) fn answered(&self, worker: &Worker, fresh: bool, status: StatusCode, head: &HeaderMap) {
         let standing = &self.member.standing;
         if !fresh {
-            standing.change(|ewma| ewma.observe(self.begun.elapsed(), worker.now_us()));
+            standing.requests.change(|ewma| ewma.observe(self.begun.elapsed(), worker.now_us()));
         }
         self.member.works(worker);
         if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
@@ -109,7 +147,7 @@ impl Load {
         }
         let limited = status == StatusCode::TOO_MANY_REQUESTS || is_exhausted(grpc_status(head));
         if limited || self.retry_after.get().is_some() {
-            standing.change(|ewma| ewma.penalise(self.retry_after.get(), worker.now_us()));
+            standing.requests.change(|ewma| ewma.penalise(self.retry_after.get(), worker.now_us()));
         }
     }
 
@@ -127,9 +165,14 @@ impl Load {
             true => Outcome::Success,
             false => Outcome::Failure,
         };
-        let standing = &self.member.standing;
-        let (now_us, random) = (standing.now(), rand::random::<f32>());
-        standing.breaker.borrow_mut().observe(outcome, accrual, self.retry_after.get(), now_us, random);
+        self.member.standing.judge(outcome, accrual, self.retry_after.get());
+    }
+
+    /// The endpoint took the request, and lost it or broke off its answer.
+    pub(crate) fn lost(&self) {
+        if let Some(accrual) = &self.accrual {
+            self.member.standing.judge(Outcome::Failure, accrual, None);
+        }
     }
 }
 
@@ -139,7 +182,8 @@ impl Drop for Load {
         if self.probes {
             standing.breaker.borrow_mut().end_probe();
         }
-        standing.pending.set(standing.pending.get().saturating_sub(1));
+        let pending = &standing.work(self.of).pending;
+        pending.set(pending.get().saturating_sub(1));
     }
 }
 
@@ -148,10 +192,17 @@ fn is_exhausted(grpc: Option<u8>) -> bool {
     grpc == Some(8)
 }
 
-/// `Retry-After` in seconds (RFC 9110, 10.2.3). Its other form, a date, needs clocks that agree and is not read.
+/// `Retry-After` (RFC 9110, 10.2.3): seconds, or a date. That is taken from the server's own `Date`, so that clocks need
+/// not agree; a server without one is believed to have this clock.
 pub(crate) fn retry_after(head: &HeaderMap) -> Option<Duration> {
-    let seconds = head.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    let text = |name| head.get(name)?.to_str().ok().map(str::trim);
+    let said = text(header::RETRY_AFTER)?;
+    if let Ok(seconds) = said.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = |text| httpdate::parse_http_date(text).ok();
+    let now = text(header::DATE).and_then(date).unwrap_or_else(SystemTime::now);
+    Some(date(said)?.duration_since(now).unwrap_or(Duration::ZERO))
 }
 
 #[cfg(test)]
@@ -159,11 +210,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_read_in_seconds() {
-        for (text, seconds) in
-            [("120", Some(120)), (" 5 ", Some(5)), ("-1", None), ("Fri, 31 Dec 1999 23:59:59 GMT", None)]
-        {
-            let head = HeaderMap::from_iter([(header::RETRY_AFTER, text.parse().unwrap())]);
+    fn the_times_of_connecting_say_nothing_about_requests() {
+        let standing = Standing::new(Instant::now(), EwmaConfig::DEFAULT);
+        let costs = || [Balanced::Http, Balanced::Tcp].map(|of| standing.cost(of, standing.now()));
+        let before = costs();
+        standing.connected(Duration::from_secs(60));
+        standing.connections.pending.set(5);
+        let after = costs();
+        assert!(after[0] <= before[0] && after[1] > before[1], "{before:?} {after:?}");
+        assert_eq!(standing.under_way(), 0);
+    }
+
+    #[test]
+    fn retry_after_is_read_in_seconds_or_as_a_date_by_the_servers_clock() {
+        let date = ("date", "Fri, 31 Dec 1999 23:59:29 GMT");
+        let later = "Fri, 31 Dec 1999 23:59:59 GMT";
+        for (text, date, seconds) in [
+            ("120", None, Some(120)),
+            (" 5 ", Some(date), Some(5)),
+            ("-1", None, None),
+            ("soon", Some(date), None),
+            (later, Some(date), Some(30)),
+            // RFC 9110, 5.6.7: two older forms are still read.
+            ("Friday, 31-Dec-99 23:59:59 GMT", Some(date), Some(30)),
+            ("Fri Dec 31 23:59:59 1999", Some(date), Some(30)),
+            ("Fri, 31 Dec 1999 23:59:00 GMT", Some(date), Some(0)),
+            // By this clock it is long over.
+            (later, None, Some(0)),
+        ] {
+            let mut head = HeaderMap::from_iter([(header::RETRY_AFTER, text.parse().unwrap())]);
+            head.extend(date.map(|(_, date)| (header::DATE, date.parse().unwrap())));
             assert_eq!(retry_after(&head), seconds.map(Duration::from_secs), "{text}");
         }
         assert_eq!(retry_after(&HeaderMap::new()), None);

@@ -110,7 +110,7 @@ async fn take(
         }
         None => connection.connect(backend, destination.strict, balanced).await?,
     };
-    let _load = member.load(None);
+    let _load = member.load(balanced, None);
     let (mut server, refused) = Heard::new(server, connection.may_be_refused(&member));
 
     // 3. Copy, until both ends have ended or the endpoint turns out to be another than it was dialled as.
@@ -221,7 +221,8 @@ impl Connection {
                     Balanced::Http => config.queue_capacity,
                     Balanced::Tcp | Balanced::Tls => config.tcp_queue_capacity,
                 };
-                let picked = balancer.pick(&self.worker, tried, Queue { limit, capacity: queue }).await;
+                let picked =
+                    balancer.pick(&self.worker, tried, Queue { of: balanced, limit, capacity: queue }).await;
                 let waited = begun.elapsed();
                 asked.served(picked.is_ok(), waited);
                 self.worker.mesh.metrics.phase(Phase::Queue, waited);

@@ -15,11 +15,15 @@ use tokio::{
 };
 use weft_model::{
     inbound::{Authn, HttpPolicy, Protocol},
-    outbound::{Backoff, FailureAccrual, OutboundProtocol, Timeouts},
+    outbound::{
+        Backoff, Endpoint, FailureAccrual, Http2Client, Http2KeepAlive, Http2Windows, HttpRoutes, HttpRule,
+        OutboundProtocol, RetryPolicy, SuccessRate, Timeouts,
+    },
 };
 use weft_testkit::{
     h2raw::{
         ACK, Client as Frames, DATA, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame,
+        headers,
     },
     http1::Wire,
     pki::{Pki, identity},
@@ -342,4 +346,100 @@ async fn b53_an_http_2_peer_that_answers_no_ping_is_given_up() {
     let answer = tokio::time::timeout(raw::PATIENCE, asking).await.unwrap().unwrap().unwrap();
     assert_eq!(answer.status(), 502);
     assert!(answer.headers()["l5d-proxy-error"].to_str().unwrap().starts_with("UPS-006"), "{answer:?}");
+}
+
+/// B45 (c): an endpoint that hangs is left out, whichever of the route's limits shows it.
+#[tokio::test(flavor = "local")]
+async fn an_endpoint_that_hangs_shuts_its_breaker() {
+    const HALF: &str = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
+    let limit = Some(Duration::from_millis(30));
+    let timeouts = Timeouts::default();
+    let retry = RetryPolicy {
+        max_retries: 1,
+        max_request_bytes: 0,
+        statuses: Vec::new(),
+        grpc_codes: Vec::new(),
+        per_try_timeout: limit,
+        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1), jitter: 0.0 },
+        respects_retry_after: false,
+    };
+    let response = Timeouts { response: limit, ..timeouts };
+    for (what, answer, timeouts, retry) in [
+        ("request", "", Timeouts { request: limit, ..timeouts }, None),
+        ("response", "", response, None),
+        ("a try", "", Timeouts { request: Some(Duration::from_millis(100)), ..timeouts }, Some(retry)),
+        ("request, in the middle of the answer", HALF, Timeouts { request: limit, ..timeouts }, None),
+        ("idle", HALF, Timeouts { idle: limit, ..timeouts }, None),
+    ] {
+        let (pki, (listener, addr)) = (Pki::new(), raw::listener().await);
+        let hanging = tokio::task::spawn_local(async move {
+            let mut held = Vec::new();
+            while let Ok((mut io, _)) = listener.accept().await {
+                // A request that never comes whole ends in an error here.
+                if raw::read_http(&mut io).await.is_ok() {
+                    io.write_all(answer.as_bytes()).await.unwrap();
+                    held.push(io);
+                }
+            }
+        });
+        let web = client(&pki);
+        web.told.endpoints(PATH, known(&[plain(addr)]));
+        let backoff = Backoff { min: Duration::from_secs(60), max: Duration::from_secs(60), jitter: 0.0 };
+        // In a row, or by the rate: either counts them.
+        let rate = SuccessRate { threshold: 0.5, window: Duration::from_secs(60), min_requests: 2 };
+        let (max_consecutive, rate) = if answer.is_empty() { (2, None) } else { (0, Some(rate)) };
+        let accrual = FailureAccrual { max_consecutive, rate, backoff, respects_retry_after: false };
+        let rule = HttpRule { timeouts, retry: retry.clone(), ..rule(balance(PATH)) };
+        let all = HttpRoutes { accrual: Some(accrual), ..routes(rule) };
+        web.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));
+        // What it is not given whole it cannot answer: that does not count.
+        let slow = "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: 9\r\n\r\n";
+        if what == "request" {
+            for _ in 0..3 {
+                let (head, _) = raw::http(web.outbound, slow).await.unwrap();
+                assert!(error_of(&head).starts_with("UPS-009"), "{what}: {head}");
+            }
+        }
+        let mut codes = Vec::new();
+        for _ in 0..3 {
+            let answered = raw::http(web.outbound, "GET / HTTP/1.1\r\nHost: s\r\n\r\n").await;
+            let head = answered.map_or(String::new(), |(head, _)| head);
+            codes.push(error_of(&head).get(..7).unwrap_or_default().to_owned());
+        }
+        assert_eq!(codes[2], "UPS-005", "{what}: {codes:?}");
+        if retry.is_none() {
+            assert_ne!(codes[1], "UPS-005", "{what}: {codes:?}");
+        }
+        hanging.abort();
+    }
+}
+
+/// An endpoint's own parameters for HTTP/2 are those of its connections.
+#[tokio::test(flavor = "local")]
+async fn an_endpoints_http_2_parameters_are_used() {
+    let (pki, (listener, addr)) = (Pki::new(), raw::listener().await);
+    let web = client(&pki);
+    let http2 = Http2Client {
+        windows: Some(Http2Windows::Fixed { stream: Some(77_777), connection: None }),
+        keep_alive: Some(Http2KeepAlive {
+            interval: Duration::from_millis(20),
+            timeout: None,
+            while_idle: true,
+        }),
+        ..Http2Client::default()
+    };
+    web.told.endpoints(PATH, known(&[Endpoint { http2, ..Endpoint::clone(&plain(addr)) }.into()]));
+    let mut client = h2(web.outbound).await;
+    let asking = tokio::spawn(client.send_request(get("http://store/")));
+    let mut server = accept(&listener).await;
+    let settings = next(&mut server, SETTINGS).await;
+    // SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113, 6.5.2).
+    let window = [&[0, 4][..], &77_777_u32.to_be_bytes()].concat();
+    assert!(settings.payload.chunks(6).any(|setting| setting == window), "{settings:?}");
+    let request = next(&mut server, HEADERS).await;
+    server.send(&headers(request.stream, END_STREAM, &[(":status", "204")])).await.unwrap();
+    let answer = tokio::time::timeout(raw::PATIENCE, asking).await.unwrap().unwrap().unwrap();
+    assert_eq!(answer.status(), 204);
+    // Nothing is under way, and yet it wants to know.
+    next(&mut server, PING).await;
 }

@@ -152,7 +152,9 @@ async fn egress_that_is_denied_is_403_for_requests_and_an_end_for_bytes() {
     let policy = Arc::new(OutboundPolicy { meta: Arc::new(network), protocol: protocol.clone() });
     proxy.told.destination(Destination { policy, ..destination(dst(), protocol, false) });
     let (head, _) = raw::http(proxy.outbound, "GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
-    assert!(head.starts_with("HTTP/1.1 403") && error_of(&head).contains("traffic not allowed"), "{head}");
+    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    assert_eq!(error_of(&head), "POL-006 traffic not allowed");
+    assert_eq!(proxy.counted("outbound_http_errors_total", "unexpected", "POL-006").await, 1);
     assert_eq!(say(&proxy, b"\x00\x01\x02\x03").await, b"");
     assert_eq!(proxy.failure().await.fault.unwrap().code, Code::EgressDenied.id());
     assert_eq!(app.count(), 0);

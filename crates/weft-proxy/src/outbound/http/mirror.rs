@@ -4,7 +4,7 @@
 use super::{Requests, ask::Kind, send};
 use crate::{
     http::{body::Body, pool, replay::Replay},
-    metrics::{Count, labels::Labels},
+    metrics::{Balanced, Count, labels::Labels},
     outbound::{Worker, balance::Queue, load::Load},
 };
 use http::Request;
@@ -76,10 +76,10 @@ impl Copy {
         let request = self.request.map(|_| self.kept.copy());
         let picked = worker
             .balancer(&mirror.path, EwmaConfig::DEFAULT)
-            .pick(worker, &[], Queue { limit: LIMIT, capacity: AT_ONCE })
+            .pick(worker, &[], Queue { of: Balanced::Http, limit: LIMIT, capacity: AT_ONCE })
             .await;
         let Ok(member) = picked else { return "no endpoint" };
-        let load = Load::new(&member, None);
+        let load = Load::new(&member, Balanced::Http, None);
         let Ok(mut answered) = send::exchange(&member, request, &self.kind).await else { return "failed" };
         let (status, head) = (answered.response.status(), answered.response.headers());
         load.answered(worker, answered.made.is_some(), status, head);

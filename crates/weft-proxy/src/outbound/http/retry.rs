@@ -110,6 +110,7 @@ impl Requests {
             Some(limit) => within(limit, answering).await.unwrap_or_else(|late| Err((limit, late))),
         };
         answered.unwrap_or_else(|(limit, late)| {
+            way.waits.out_of_time(passing.is_whole());
             Err(self.late(Code::ResponseHeadersTimeout, limit, late).fact("timeout", "response").into())
         })
     }
@@ -125,8 +126,9 @@ impl Requests {
     fn tell_retry(&self, result: &Result<Answer, NoAnswer>, tried: u16) {
         let why = match result {
             Ok(answer) => format!("status {}", answer.response.status()),
-            Err(NoAnswer::Fault(fault)) => fault.code().id().to_owned(),
+            Err(NoAnswer::Fault(fault) | NoAnswer::Reported(fault)) => fault.code().id().to_owned(),
             Err(NoAnswer::Reset(reason)) => reason.to_string(),
+            Err(NoAnswer::Injected(injected)) => injected.fault().code().id().to_owned(),
         };
         self.connection.story.event(Phase::ResponseHeaders, format!("{why}: retry {tried}"));
     }
@@ -162,6 +164,7 @@ async fn wants_retry(
     };
     let mut answer = match result {
         Ok(answer) => answer,
+        Err(none @ (NoAnswer::Reported(_) | NoAnswer::Injected(_))) => return (Err(none), false),
         Err(NoAnswer::Reset(reason)) => {
             let refused = reason == h2::Reason::REFUSED_STREAM;
             return (Err(NoAnswer::Reset(reason)), refused);
@@ -185,9 +188,13 @@ async fn wants_retry(
     let mut grpc = grpc_status(answer.response.headers()).filter(|_| way.kind.grpc);
     if way.kind.grpc && grpc.is_none() && !wants(status, None) {
         let (head, body) = answer.response.into_parts();
-        let (trailers, body) = match peek_trailers(body).await {
+        way.waits.begin(&answer.member, way.accrual);
+        let peeked = peek_trailers(body).await;
+        way.waits.end();
+        let (trailers, body) = match peeked {
             Ok(peeked) => peeked,
             Err(error) => {
+                answer.load.lost();
                 let fault = Fault::new(Code::UpstreamReset).in_phase(Phase::ResponseBody).because(error);
                 let wanted = wants(fault.code().http(), Some(fault.code().grpc()));
                 return (Err(fault.into()), wanted);

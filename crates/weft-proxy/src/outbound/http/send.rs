@@ -61,12 +61,20 @@ impl Requests {
             };
             self.check_identity(&member, kind)?;
             let first = self.tell(&member);
-            let load = member.load(accrual);
+            let load = member.load(Balanced::Http, accrual);
             // Only a peer that may be meshed, for all that is known, can ask to be spoken to otherwise.
             let again =
                 known.is_none() && member.may_refuse_plaintext() && retry::is_repeatable(&request, kind);
             let again = again.then(|| pool::copy_of(&request));
-            let fault = match self.send_to(&member, request, way, first).await? {
+            way.waits.begin(&member, accrual);
+            let sent = self.send_to(&member, request, way, first).await;
+            way.waits.end();
+            let sent = sent.inspect_err(|none| {
+                if is_the_endpoints(none) {
+                    load.lost();
+                }
+            });
+            let fault = match sent? {
                 Ok(mut answered) => {
                     let (status, head, made) =
                         (answered.response.status(), answered.response.headers(), answered.made.take());
@@ -195,6 +203,17 @@ impl Requests {
         let story = &self.connection.story;
         member.tell(story);
         true
+    }
+}
+
+/// Did an endpoint take the request and lose it? One that refused it, or whose client did not end it, did not.
+fn is_the_endpoints(none: &NoAnswer) -> bool {
+    match none {
+        NoAnswer::Reset(reason) => *reason != h2::Reason::REFUSED_STREAM,
+        NoAnswer::Fault(fault) | NoAnswer::Reported(fault) => {
+            matches!(fault.code(), Code::UpstreamReset | Code::UpstreamNotHttp | Code::H2Protocol)
+        }
+        NoAnswer::Injected(_) => false,
     }
 }
 
