@@ -13,6 +13,7 @@ pub mod config;
 pub mod controller;
 pub mod index;
 pub mod journal;
+pub mod lease;
 pub mod ports;
 pub mod serve;
 pub mod service;

@@ -1,6 +1,7 @@
 //! Kinds of Kubernetes itself.
 
 pub mod endpoint_slice;
+pub mod lease;
 pub mod node;
 pub mod pod;
 pub mod service;
