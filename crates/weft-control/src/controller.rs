@@ -17,7 +17,7 @@ use crate::{
         destination::DestinationService, identity::IdentityService, inbound::InboundService,
         mesh::MeshService, outbound::OutboundService,
     },
-    status,
+    status, trust_roots,
 };
 use kube::Client;
 use linkerd2_proxy_api::{
@@ -88,6 +88,9 @@ impl Controller {
         tasks.spawn(certificates::renew(config.clone(), authorities.clone(), certificates.clone()));
         tasks.spawn(opt_in::mark(client.clone(), store.clone()));
         tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone()));
+        let roots =
+            trust_roots::publish(client.clone(), store.clone(), authorities.clone(), feed.synced.clone());
+        tasks.spawn(roots);
 
         let admin = Admin { store: store.clone(), feed: feed.clone(), authorities: authorities.clone() };
         tasks.spawn(serve::http::serve(listeners.admin, Protection::Plain, move |request, _| {

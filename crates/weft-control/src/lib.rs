@@ -18,4 +18,5 @@ pub mod ports;
 pub mod serve;
 pub mod service;
 pub mod status;
+pub mod trust_roots;
 pub mod view;

@@ -73,6 +73,25 @@ impl TrustBundle {
         })
     }
 
+    /// Those of this bundle, then those of the other.
+    pub fn joined(&self, other: &TrustBundle) -> Result<Self, BadBundle> {
+        let mut anchors = self.anchors.clone();
+        anchors.extend(other.anchors.iter().filter(|anchor| !self.anchors.contains(anchor)).cloned());
+        Self::new(anchors)
+    }
+
+    /// Those of the anchors that `keep` wants, of which there must be one.
+    pub fn only(&self, keep: impl Fn(&Facts) -> bool) -> Result<Self, BadBundle> {
+        let kept = |anchor: &&CertificateDer<'static>| Facts::of(anchor).is_ok_and(|facts| keep(&facts));
+        Self::new(self.anchors.iter().filter(kept).cloned().collect())
+    }
+
+    /// What each anchor says.
+    pub fn facts(&self) -> impl Iterator<Item = Facts> + '_ {
+        // Each could be read when the bundle was made.
+        self.anchors.iter().filter_map(|anchor| Facts::of(anchor).ok())
+    }
+
     /// What deserves a line in the log and in `weft check`.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -30,6 +30,7 @@ pub struct Credentials {
     facts: Facts,
     /// The anchor that the chain leads to, of those it was checked against; `None` when it leads to none of them.
     anchor: Option<Facts>,
+    roots: TrustBundle,
     certified: Arc<CertifiedKey>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) direct_server: Arc<ServerConfig>,
@@ -108,6 +109,7 @@ impl Credentials {
             server_name,
             facts,
             anchor,
+            roots: roots.clone(),
             certified,
             server,
             direct_server,
@@ -126,6 +128,10 @@ impl Credentials {
     /// What the leaf certificate says.
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+    /// What peers are checked against.
+    pub fn roots(&self) -> &TrustBundle {
+        &self.roots
     }
     /// The trust anchor that signed it, at the end of its chain.
     pub fn anchor(&self) -> Option<&Facts> {

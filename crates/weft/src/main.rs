@@ -15,7 +15,8 @@ mod traffic;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    down::Down, exec::Exec, explain::Explain, logs::Logs, proxy_init::ProxyInit, stat::Stat, up::Up,
+    down::Down, exec::Exec, explain::Explain, identity::IdentityCommand, logs::Logs, proxy_init::ProxyInit,
+    stat::Stat, up::Up,
 };
 use owo_colors::OwoColorize as _;
 use std::{future::Future, io, process::ExitCode};
@@ -40,6 +41,7 @@ enum Command {
     Exec(Exec),
     Stat(Stat),
     Explain(Explain),
+    Identity(IdentityCommand),
     /// Run the proxy, configured by LINKERD2_PROXY_* variables
     #[command(
         after_help = "Runs beside the application in an injected pod; `weft-proxy` is the same program alone."
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Exec(exec) => on_runtime(exec.run()),
         Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Explain(explain) => on_runtime(explain.run()),
+        Command::Identity(identity) => on_runtime(identity.run()),
         Command::ProxyInit(init) => init.run().map(|()| ExitCode::SUCCESS),
         Command::Sample(sample) => {
             on_runtime(async { Ok(weft_sample::run(sample).await.map(|()| ExitCode::SUCCESS)?) })

@@ -2,6 +2,7 @@
 
 use super::decide::{Annotations, CONFIG_PREFIX};
 use crate::{
+    authority::ROOTS_KEY,
     config::{ADMIN_PORT, CONTROL_PORT, ControllerConfig},
     view::{inbound::DEFAULT_POLICY, workload::OPAQUE_PORTS},
 };
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 const TOKEN_DIR: &str = "/var/run/secrets/tokens";
 pub(super) const TOKEN_FILE: &str = "linkerd-identity-token";
+pub(super) const ROOTS_DIR: &str = "/var/run/linkerd/identity/trust-roots";
 pub(super) const IDENTITY_DIR: &str = "/var/run/linkerd/identity/end-entity";
 
 pub(super) fn token_dir() -> &'static str {
@@ -77,7 +79,9 @@ pub(super) fn environment(
         put(&format!("{side}_USER_TIMEOUT"), "30s");
     }
     put("IDENTITY_DIR", IDENTITY_DIR);
+    // The text holds until the file is there, and for proxies that know no file.
     put("IDENTITY_TRUST_ANCHORS", roots);
+    put("WEFT_IDENTITY_TRUST_ANCHORS_FILE", &format!("{ROOTS_DIR}/{ROOTS_KEY}"));
     put("IDENTITY_TOKEN_FILE", &format!("{TOKEN_DIR}/{TOKEN_FILE}"));
     put("IDENTITY_SVC_ADDR", &service("linkerd-identity-headless", config.ports.identity));
     put("IDENTITY_SVC_NAME", &account("linkerd-identity"));

@@ -2,10 +2,11 @@
 
 use super::{
     decide::Annotations,
-    environment::{IDENTITY_DIR, TOKEN_FILE, environment, setting, token_dir},
+    environment::{IDENTITY_DIR, ROOTS_DIR, TOKEN_FILE, environment, setting, token_dir},
 };
 use crate::{
     config::{ADMIN_PORT, CONTROL_PORT, ControllerConfig},
+    trust_roots::NAMESPACE_ROOTS,
     view::workload::CONTROL_NS_LABEL,
 };
 use serde_json::{Map, Value, json};
@@ -13,6 +14,7 @@ use std::collections::BTreeSet;
 
 const IDENTITY_VOLUME: &str = "linkerd-identity-end-entity";
 const TOKEN_VOLUME: &str = "linkerd-identity-token";
+const ROOTS_VOLUME: &str = "weft-identity-trust-roots";
 const TOKEN_SECONDS: u32 = 86_400;
 
 /// What a pod's own object does not say.
@@ -85,7 +87,7 @@ fn declared_ports(pod: &Value) -> Vec<u16> {
     ports.into_iter().collect()
 }
 
-fn volumes(config: &ControllerConfig) -> [Value; 2] {
+fn volumes(config: &ControllerConfig) -> [Value; 3] {
     [
         json!({"name": IDENTITY_VOLUME, "emptyDir": {"medium": "Memory"}}),
         json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": {
@@ -93,6 +95,8 @@ fn volumes(config: &ControllerConfig) -> [Value; 2] {
             "expirationSeconds": TOKEN_SECONDS,
             "audience": config.identity.audience,
         }}]}}),
+        // Optional: a namespace's first pod may come before it.
+        json!({"name": ROOTS_VOLUME, "configMap": {"name": NAMESPACE_ROOTS, "optional": true}}),
     ]
 }
 
@@ -176,6 +180,7 @@ fn proxy_container(
         "volumeMounts": [
             {"name": IDENTITY_VOLUME, "mountPath": IDENTITY_DIR},
             {"name": TOKEN_VOLUME, "mountPath": token_dir()},
+            {"name": ROOTS_VOLUME, "mountPath": ROOTS_DIR, "readOnly": true},
         ],
     });
     // The pod's other containers wait until the proxy forwards.

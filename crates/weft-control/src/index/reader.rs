@@ -102,6 +102,11 @@ impl<'i> Reader<'i> {
         self.index.namespaces.get(&ObjectName::new("", name))
     }
 
+    /// All pods. For looks, not for views: no key stands for the whole set.
+    pub fn all_pods(&self) -> impl Iterator<Item = &'i Arc<Pod>> {
+        self.index.pods.all()
+    }
+
     /// The routes of all namespaces. For looks, not for views: no key stands for the whole set.
     pub fn all_routes(&self) -> impl Iterator<Item = GroupedRoute<'i>> {
         let policy =

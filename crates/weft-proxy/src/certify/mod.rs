@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 use weft_fault::{Code, Fault, FaultRecord, Phase};
-use weft_tls::{credentials::Credentials, keys::Key};
+use weft_tls::{certificate::Facts, credentials::Credentials, keys::Key};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The connection is made elsewhere; without one the reason is told soon.
@@ -27,6 +27,8 @@ const CONNECTED: Duration = Duration::from_secs(1);
 /// Until the first certificate nothing works, so it is asked for soon again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 const TOKEN_BYTES: u64 = 64 * 1024;
+/// A certificate is renewed within this after a change of the roots.
+const NEW_ROOTS: Duration = Duration::from_secs(30);
 const SAY_THAT_IT_WAITS: Duration = Duration::from_secs(15);
 
 /// What the certifier needs, besides the controller.
@@ -87,10 +89,10 @@ impl Certifier {
         }
     }
 
-    /// Until it is time for the next certificate: at the end of `delay`, or at once when the roots change in such a way
-    /// that the one in force is worth nothing to peers.
+    /// Until it is time for the next certificate: at the end of `delay`; soon, when the roots change, since the issuer is
+    /// exchanged next; and at once, if then the certificate in force is worth nothing to peers.
     async fn rest(&mut self, delay: Duration, publisher: &Publisher) {
-        let until = tokio::time::Instant::now() + delay;
+        let mut until = tokio::time::Instant::now() + delay;
         loop {
             let roots = tokio::select! {
                 () = tokio::time::sleep_until(until) => return,
@@ -99,7 +101,9 @@ impl Certifier {
             let Some(held) = publisher.current() else { return };
             match held.under(&roots) {
                 Ok((credentials, None)) => {
-                    tell_anchor(&self.metrics, &credentials);
+                    // Proxies see the change together, and must not ask together.
+                    until = until.min(tokio::time::Instant::now() + NEW_ROOTS.mul_f64(rand::random()));
+                    tell_anchors(&self.metrics, &credentials);
                     publisher.publish(Arc::new(credentials));
                 }
                 Ok((credentials, Some(untrusted))) => {
@@ -110,7 +114,7 @@ impl Certifier {
                         "its certificate leads to a root that is no longer trusted; it asks for another";
                     self.recorder.note("identity", text.into(), Some(&untrusted));
                     publisher.waits(Some(Arc::new(untrusted.record())));
-                    tell_anchor(&self.metrics, &credentials);
+                    tell_anchors(&self.metrics, &credentials);
                     publisher.publish(Arc::new(credentials));
                     return;
                 }
@@ -214,7 +218,7 @@ fn announce(metrics: &Metrics, publisher: &Publisher, credentials: Credentials) 
     let facts = credentials.facts();
     metrics.gauge(Level::CertExpiration, &Labels::new()).set(unix_secs(facts.not_after));
     metrics.gauge(Level::CertRefresh, &Labels::new()).set(unix_secs(SystemTime::now()));
-    tell_anchor(metrics, &credentials);
+    tell_anchors(metrics, &credentials);
     tracing::info!(
         identity = %credentials.id(),
         valid_for_s = facts.not_after.duration_since(SystemTime::now()).unwrap_or_default().as_secs(),
@@ -224,13 +228,21 @@ fn announce(metrics: &Metrics, publisher: &Publisher, credentials: Credentials) 
     publisher.waits(None);
 }
 
-/// Which root the certificate in force leads to: whoever wants to remove one asks every proxy first.
-fn tell_anchor(metrics: &Metrics, credentials: &Credentials) {
+/// Which roots are trusted, and which of them the certificate in force leads to: whoever wants to remove one asks every
+/// proxy first.
+fn tell_anchors(metrics: &Metrics, credentials: &Credentials) {
     let (subject, sha256) = match credentials.anchor() {
         Some(anchor) => (anchor.subject.as_str(), anchor.sha256.as_str()),
         None => ("", "none"),
     };
-    metrics.only(Level::CertAnchor, &Labels::new().with("sha256", sha256).with("subject", subject));
+    let labels = Labels::new().with("sha256", sha256).with("subject", subject);
+    metrics.only(Level::CertAnchor, [(labels, 1)]);
+    let trusted = credentials.roots().facts();
+    let labelled = |anchor: Facts| {
+        let labels = Labels::new().with("sha256", &anchor.sha256).with("subject", &anchor.subject);
+        (labels, unix_secs(anchor.not_after))
+    };
+    metrics.only(Level::AnchorExpiration, trusted.map(labelled));
 }
 
 fn unix_secs(at: SystemTime) -> i64 {

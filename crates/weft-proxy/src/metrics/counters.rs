@@ -187,6 +187,7 @@ pub enum Level {
     CertExpiration,
     CertRefresh,
     CertAnchor,
+    AnchorExpiration,
 }
 
 pub(crate) const GAUGES: &[(Level, &str, Groups, &str)] = &[
@@ -207,5 +208,11 @@ pub(crate) const GAUGES: &[(Level, &str, Groups, &str)] = &[
         "weft_identity_cert_anchor",
         &[&["sha256", "subject"]],
         "1 for the trust anchor that the certificate leads to, 0 for those before it; sha256=\"none\": it leads to none that is trusted",
+    ),
+    (
+        Level::AnchorExpiration,
+        "weft_identity_trust_anchor_expiration_timestamp_seconds",
+        &[&["sha256", "subject"]],
+        "When a trust anchor expires, in seconds since the epoch; 0: it is no longer trusted",
     ),
 ];

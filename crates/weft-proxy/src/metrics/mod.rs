@@ -194,10 +194,12 @@ impl Metrics {
         self.gauges[family as usize].resolve(labels)
     }
 
-    /// One for this series of a family, and zero for its others.
-    pub fn only(&self, family: Level, labels: &Labels) {
+    /// These series of a family have these values, and its others are zero.
+    pub fn only(&self, family: Level, values: impl IntoIterator<Item = (Labels, i64)>) {
         self.gauges[family as usize].each(|gauge| gauge.set(0));
-        self.gauge(family, labels).set(1);
+        for (labels, value) in values {
+            self.gauge(family, &labels).set(value);
+        }
     }
 
     pub fn inbound_route(&self, flavour: Flavour, labels: &Labels) -> Arc<InboundRoute> {

@@ -8,4 +8,5 @@ mod identity;
 mod leftovers;
 mod pods;
 mod restarts;
+mod rotation;
 mod shop;

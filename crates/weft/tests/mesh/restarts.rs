@@ -3,7 +3,7 @@
 use crate::harness::TestMesh;
 use std::process::Stdio;
 
-const YAML: &str = r#"
+pub(crate) const YAML: &str = r#"
 apiVersion: v1
 kind: Namespace
 metadata: {name: busy, annotations: {linkerd.io/inject: enabled}}
