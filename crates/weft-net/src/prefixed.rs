@@ -4,7 +4,7 @@ use bytes::{Buf, BytesMut};
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
@@ -50,6 +50,17 @@ impl<S: AsyncRead + Unpin> Prefixed<S> {
     pub async fn fill(&mut self, max: usize) -> io::Result<usize> {
         self.prefix.reserve(max);
         (&mut self.inner).take(max as u64).read_buf(&mut self.prefix).await
+    }
+}
+
+impl<S: AsyncRead + Unpin> Prefixed<S> {
+    /// As [`Prefixed::fill`], for who polls. Reads a few hundred bytes at most.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut piece = [0; 512];
+        let mut read = ReadBuf::new(&mut piece);
+        ready!(Pin::new(&mut self.inner).poll_read(cx, &mut read))?;
+        self.prefix.extend_from_slice(read.filled());
+        Poll::Ready(Ok(read.filled().len()))
     }
 }
 

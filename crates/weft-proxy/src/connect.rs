@@ -215,6 +215,9 @@ async fn attempt(
             .map_err(|error| Fault::new(Code::NetworkIo).in_phase(Phase::TransportHeader).because(error))?;
     }
     let mut io = Io::new(Prefixed::new(Transport::Connected(stream)));
+    if header.is_some() && made.weft && session.is_none() {
+        io.await_answer();
+    }
     io.count(target.series.clone().open());
     Ok((io, made))
 }

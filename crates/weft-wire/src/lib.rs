@@ -16,4 +16,5 @@ pub mod profile;
 pub mod record;
 #[cfg(test)]
 mod tests;
+pub mod transport_answer;
 pub mod transport_header;

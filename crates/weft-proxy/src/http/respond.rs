@@ -88,9 +88,18 @@ fn text(fault: &Fault, detail: Detail) -> Option<HeaderValue> {
     match detail {
         Detail::Nothing => None,
         Detail::Code => Some(HeaderValue::from_static(fault.code().id())),
-        // The causes follow, one after another.
-        Detail::Full => Some(visible(&format!("{fault:?}"))),
+        Detail::Full => Some(visible(&full(fault))),
     }
+}
+
+/// A failure in words: the causes follow, one after another.
+fn full(fault: &Fault) -> String {
+    format!("{fault:?}")
+}
+
+/// The same as a meshed peer is told it that speaks no HTTP.
+pub(crate) fn full_text(fault: &Fault) -> String {
+    String::from_utf8_lossy(visible(&full(fault)).as_bytes()).into_owned()
 }
 
 /// Text as a header's value: cut, and without what a header must not hold.

@@ -43,12 +43,12 @@ pub(super) async fn relay(
     };
 
     // 2. Mutual TLS and the promise of a transport header.
-    let (mut io, identity, transport) =
+    let (mut io, identity, agreed) =
         own_handshake(&mesh, stream, Hailed { direct: true, weft }, client, &story).await?;
     let Some(identity) = identity else {
         return Err(refused(Code::NoClientCertificate));
     };
-    if !transport {
+    if !agreed.transport {
         let fault = Fault::new(Code::TransportNotOffered).in_phase(Phase::TransportHeader);
         return Err(fault.peer(client).fact("client", &identity));
     }
@@ -78,6 +78,9 @@ pub(super) async fn relay(
         .with("target_name", header.name.as_deref().unwrap_or_default())
         .with("client_id", &identity);
     mesh.metrics.counter(Count::TransportHeaderConnections, &labels).add(1);
+    if agreed.weft && header.session.is_none() {
+        io.owe_answer();
+    }
     let own = mesh.config.inbound.listen;
     let names_self = header.port == own.port() && header.session.is_some() && worker.gateway.is_some();
     if header.name.is_some() || names_self {
@@ -94,7 +97,11 @@ pub(super) async fn relay(
     // 4. Local delivery, under the policy of the port that the header names.
     let app = SocketAddr::new(local.ip(), header.port);
     if mesh.config.is_own_listener(app) {
-        return Err(Fault::new(Code::ConnectionLoop).in_phase(Phase::TransportHeader).peer(client));
+        let fault = Fault::new(Code::ConnectionLoop).in_phase(Phase::TransportHeader).peer(client);
+        if header.session.is_none() {
+            io.refuse(&fault).await;
+        }
+        return Err(fault);
     }
     let policy = mesh.discovery.inbound(header.port);
     let opaque_port = policy.borrow().protocol == PolicyProtocol::Opaque;

@@ -88,7 +88,11 @@ pub(super) async fn relay(
     let Some(outbound) = connection.worker.gateway.clone() else {
         let fault = Fault::new(Code::NotAGateway).in_phase(Phase::TransportHeader);
         let target = name.map_or_else(|| header.port.to_string(), |name| name.authority());
-        return Err(fault.peer(connection.client).fact("client", client_id).fact("target", target));
+        let fault = fault.peer(connection.client).fact("client", client_id).fact("target", target);
+        if header.session.is_none() {
+            io.refuse(&fault).await;
+        }
+        return Err(fault);
     };
     let gateway = Gateway { outbound, client: connection.client, client_id, name, ways: RefCell::default() };
     let protocol = match header.session {
@@ -104,9 +108,9 @@ pub(super) async fn relay(
         }
         Protocol::Opaque => {
             let ended = gateway.bytes(&connection, &mut io, policy).await;
-            if ended.is_err() {
+            if let Err(fault) = &ended {
                 // The client must not take an orderly end for a complete answer.
-                io.abort();
+                io.refuse(fault).await;
             }
             ended
         }

@@ -233,14 +233,23 @@ struct Hailed {
     weft: handshake::Offer,
 }
 
-/// Terminates TLS, waiting for the first certificate if there is none yet. The third value: a transport header follows.
+/// What both ends agreed on beside the identities.
+#[derive(Clone, Copy)]
+struct Agreed {
+    /// A transport header follows.
+    transport: bool,
+    /// The client is a weft proxy.
+    weft: bool,
+}
+
+/// Terminates TLS, waiting for the first certificate if there is none yet.
 async fn own_handshake(
     mesh: &Arc<Mesh>,
     stream: Prefixed<TcpStream>,
     hailed: Hailed,
     client: SocketAddr,
     story: &Story,
-) -> Result<(Io, Option<Identity>, bool), Fault> {
+) -> Result<(Io, Option<Identity>, Agreed), Fault> {
     let limit = mesh.config.inbound.detect_timeout;
     let begun = Instant::now();
     let accepting = async {
@@ -269,7 +278,8 @@ async fn own_handshake(
         None => story.event(Phase::TlsAccept, format!("TLS without an identity in {took} (1.3, {group})")),
     }
     let transport = Transport::Accepted(Box::new(accepted.stream));
-    Ok((Io::new(Prefixed::new(transport)), accepted.client, accepted.transport))
+    let agreed = Agreed { transport: accepted.transport, weft: accepted.weft };
+    Ok((Io::new(Prefixed::new(transport)), accepted.client, agreed))
 }
 
 /// What the policy says about the protocol, and what the bytes say where it leaves that open.

@@ -24,9 +24,9 @@ pub(super) async fn relay(
     policy: watch::Receiver<Arc<ServerPolicy>>,
 ) -> Result<(), Fault> {
     let ended = forward(&connection, &mut io, policy).await;
-    if ended.is_err() {
+    if let Err(fault) = &ended {
         // The client must not take an orderly end for a complete answer.
-        io.abort();
+        io.refuse(fault).await;
     }
     ended
 }
@@ -46,6 +46,7 @@ async fn forward(
     let pool = connection.worker.app(connection.app);
     let (mut app, made) = pool.dial(crate::connect::Sessions::OPAQUE).await?;
     pool.tell(story, Some(made));
+    io.accept().await?;
 
     // 3. Copy until both sides have ended, or the permit is withdrawn.
     let sent = Cell::new(0_u64);

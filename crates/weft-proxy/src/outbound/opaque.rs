@@ -3,7 +3,7 @@
 use super::{Connection, balance::Queue, endpoint::Member};
 use crate::{
     discovery::Destination,
-    io::Io,
+    io::{Io, Refused},
     metrics::{Balanced, Transport, balancer::Closed, labels::Labels},
     report::{self, Who},
 };
@@ -110,6 +110,7 @@ async fn take(
         }
         None => connection.connect(backend, destination.strict, balanced).await?,
     };
+    io.accept().await?;
     let _load = member.load(balanced, None);
     let (mut server, refused) = Heard::new(server, connection.may_be_refused(&member));
 
@@ -382,6 +383,16 @@ impl Connection {
     }
 
     fn broken(&self, member: &Member, error: CopyError, received: u64) -> Fault {
+        if let Some(Refused(words)) = error.error.get_ref().and_then(|error| error.downcast_ref()) {
+            // As with HTTP, the code that the peer's words begin with is what failed.
+            let code = words.split([' ', ':']).next().and_then(Code::find).unwrap_or(Code::PeerReported);
+            return Fault::new(code)
+                .in_phase(Phase::Copy)
+                .about(self.dst)
+                .peer(member.endpoint().addr)
+                .fact("reported_by", "the peer's proxy")
+                .fact("text", words);
+        }
         let reset = error.error.kind() == io::ErrorKind::ConnectionReset;
         let code = if reset { Code::ConnectionReset } else { Code::NetworkIo };
         let endpoint = member.endpoint();

@@ -26,7 +26,10 @@ use weft_testkit::{
     raw,
 };
 use weft_tls::handshake;
-use weft_wire::transport_header::{Session, TransportHeader};
+use weft_wire::{
+    transport_answer::TransportAnswer,
+    transport_header::{Session, TransportHeader},
+};
 
 const NAME: &str = "store.shop.svc.cluster.local";
 const SUFFIX: (&str, &str) = ("INBOUND_GATEWAY_SUFFIXES", "svc.cluster.local");
@@ -212,6 +215,7 @@ async fn opaque_bytes_go_through_a_gateway_until_its_policy_says_no() {
     let clusters = Clusters::new().await;
     let mut io = clusters.connect("web", Some(NAME), 80, None).await;
     io.write_all(b"GET /a HTTP/1.1\r\nHost: as-sent\r\n\r\n").await.unwrap();
+    assert_eq!(answer(&mut io).await, TransportAnswer::Accepted);
     assert!(raw::read_http(&mut io).await.unwrap().0.starts_with("HTTP/1.1 200"));
     assert_eq!(clusters.app.last().headers["host"], "as-sent");
     let own_port = clusters.own_port();
@@ -219,7 +223,8 @@ async fn opaque_bytes_go_through_a_gateway_until_its_policy_says_no() {
     assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
     assert_eq!(clusters.gateway.failure().await.fault.unwrap().code, "POL-004");
     let mut io = clusters.connect("web", Some(NAME), 80, None).await;
-    assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
+    let told = answer(&mut io).await;
+    assert!(matches!(&told, TransportAnswer::Refused(text) if text.starts_with("POL-001 ")), "{told:?}");
     let refused =
         |r: &weft_wire::record::ConnectionRecord| r.fault.as_ref().is_some_and(|f| f.code == "POL-001");
     clusters.gateway.record(refused).await;
@@ -275,7 +280,9 @@ async fn a_loop_ends_at_the_gateway_that_sees_it() {
     let (head, _) = clusters.ask("gateway", Some(NAME), 80, "host: h\r\n").await;
     assert!(head.starts_with("HTTP/1.1 508") && error(&head).starts_with("CLU-005 "), "{head}");
     let mut io = clusters.connect("gateway", Some(NAME), 80, None).await;
-    assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
+    let TransportAnswer::Refused(text) = answer(&mut io).await else { panic!("a loop was accepted") };
+    assert!(text.starts_with("CLU-005 "), "{text}");
+    assert_eq!(raw::read_all(&mut io).await.unwrap(), b"");
     assert_eq!(clusters.app.count(), 0);
     assert_eq!(clusters.counted("gateway loop", "CLU-005").await, 2);
 }
@@ -315,8 +322,23 @@ async fn a_proxy_that_is_no_gateway_says_that() {
     let clusters = clusters(&[]).await;
     for session in [None, Some(Session::Http1)] {
         let mut io = clusters.connect("web", Some(NAME), 80, session).await;
+        if session.is_none() {
+            let refused = answer(&mut io).await;
+            assert!(matches!(&refused, TransportAnswer::Refused(text) if text.starts_with("CLU-001 ")));
+        }
         assert_eq!(raw::read_all(&mut io).await.unwrap_or_default(), b"");
     }
     let fault = clusters.gateway.failure().await.fault.unwrap();
     assert_eq!((fault.code.as_str(), fault.fact("target")), ("CLU-001", Some(NAME)));
+}
+
+/// What the proxy says in front of opaque bytes.
+async fn answer<IO: tokio::io::AsyncRead + Unpin>(io: &mut IO) -> TransportAnswer {
+    let mut read = Vec::new();
+    loop {
+        read.push(raw::within(io.read_u8()).await.unwrap());
+        if let Some((answer, _)) = TransportAnswer::decode(&read).unwrap() {
+            return answer;
+        }
+    }
 }

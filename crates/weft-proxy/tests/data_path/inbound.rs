@@ -307,15 +307,18 @@ async fn the_proxys_own_port_wants_mutual_tls_and_a_header() {
     assert_eq!(app.last().headers["l5d-client-id"], id.as_str());
     // Without a session protocol the bytes are opaque: the application sees them as they are.
     let mut stream = open(TransportHeader { port, name: None, session: None }, request).await;
+    assert_eq!(stream.read_u8().await.unwrap(), 0, "accepted");
     assert!(raw::read_http(&mut stream).await.unwrap().0.starts_with("HTTP/1.1 200"));
     assert!(!app.last().headers.contains_key("l5d-client-id"));
     // A name would make it a gateway.
     let mut stream = open(TransportHeader { port, name: Some("x.y".into()), session: None }, b"").await;
-    assert_eq!(raw::read_all(&mut stream).await.unwrap_or_default(), b"");
+    let refused = raw::read_all(&mut stream).await.unwrap();
+    assert!(refused.starts_with(b"\x01") && refused[3..].starts_with(b"CLU-001 "), "{refused:?}");
     assert_eq!(proxy.failure().await.fault.unwrap().fact("target"), Some(format!("x.y:{port}").as_str()));
     // The proxy's own port behind its own port.
     let mut stream = open(TransportHeader { port: own.port(), name: None, session: None }, b"").await;
-    assert_eq!(raw::read_all(&mut stream).await.unwrap_or_default(), b"");
+    let refused = raw::read_all(&mut stream).await.unwrap();
+    assert!(refused.starts_with(b"\x01") && refused[3..].starts_with(b"NET-006 "), "{refused:?}");
 
     let code = |code: Code| {
         let proxy = &proxy;

@@ -200,10 +200,11 @@ async fn a_denied_opaque_connection_is_no_empty_answer() {
     let told = raw::read_all(&mut io).await.unwrap_err();
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset, "the application sees a failure");
     assert_eq!(server.failure().await.fault.unwrap().code, "POL-001");
-    let record = client.failure().await;
-    let fault = record.fault.unwrap();
-    assert_eq!((fault.code.as_str(), fault.fact("received_bytes")), ("NET-004", Some("0")));
-    assert!(fault.fact("likely").is_some_and(|text| text.contains("refused")));
+    // The peer's reason reaches the client's side, where nobody sees the peer's log.
+    let ours = client.failure().await.fault.unwrap();
+    assert_eq!((ours.code.as_str(), ours.fact("reported_by")), ("POL-001", Some("the peer's proxy")));
+    assert!(ours.fact("text").unwrap().contains("client=web.shop."), "{ours:?}");
+    assert_eq!(client.counted("outbound_tcp_errors_total", "unexpected", "POL-001").await, 1);
 }
 
 #[tokio::test(flavor = "local")]
@@ -478,4 +479,23 @@ async fn a_client_that_waits_for_a_100_gets_one_on_either_kind_of_hop() {
         let (answer, _) = raw::read_http(&mut io).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
+}
+
+#[tokio::test(flavor = "local")]
+async fn an_application_that_is_down_is_named_to_the_client_of_an_opaque_port() {
+    let (pki, addr) = (Pki::new(), raw::refused().await);
+    let (client, mut server) = pair(&pki, addr);
+    direct(&client, &mut server, addr);
+    server.told.inbound(addr.port(), self::server(Protocol::Opaque, only(&client.id)));
+    // Whether the client has said something already makes no difference, nor how much.
+    for said in [0, 4, 200_000] {
+        let mut io = TcpStream::connect(client.outbound).await.unwrap();
+        let _refused_meanwhile = io.write_all(&vec![b'x'; said]).await;
+        raw::read_all(&mut io).await.unwrap_err();
+    }
+    let coded = |record: &weft_wire::record::ConnectionRecord| {
+        record.fault.as_ref().is_some_and(|fault| fault.code == "UPS-010")
+    };
+    let all = client.mesh.recorder.connections(10, |record| record.fault.is_some()).connections;
+    assert!(all.len() == 3 && all.iter().all(coded), "{all:?}");
 }
