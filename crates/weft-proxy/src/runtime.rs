@@ -35,7 +35,6 @@ use weft_tls::bundle::TrustBundle;
 
 /// Linkerd's exit code for a configuration that cannot be used (`EX_USAGE`).
 const EXIT_CONFIG: u8 = 64;
-const RETIRE_EVERY: Duration = Duration::from_secs(10);
 /// A drain is over when nothing was open for so long: the application may still be about to say something.
 const QUIET: Duration = Duration::from_millis(500);
 /// Connections on which nothing moved for so long are idle.
@@ -284,8 +283,8 @@ fn start_agent(
     let metrics = mesh.metrics.clone();
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(RETIRE_EVERY).await;
-            metrics.retire();
+            tokio::time::sleep(metrics.retire_every()).await;
+            metrics.retire().await;
         }
     });
     services

@@ -1,35 +1,45 @@
 //! `/metrics`: one page at a time, however many ask for it.
 
 use super::{Body, text};
-use crate::{log::Log, mesh::Mesh, metrics};
+use crate::{
+    log::Log,
+    mesh::Mesh,
+    metrics::{self, Metrics},
+};
+use bytes::Bytes;
+use flate2::write::GzDecoder;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
-use std::sync::Arc;
-use tokio::sync::{Semaphore, mpsc};
+use parking_lot::Mutex;
+use std::{
+    io::Write,
+    sync::{Arc, Weak},
+};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 
-/// Scrapers that are served or wait for their turn. Prometheus and a person or two; more of them is a mistake, which must
-/// not cost the data path its CPU.
+/// Scrapers that are served at the same time. Prometheus and a person or two; more of them is a mistake, which must not cost
+/// the data path its CPU.
 const SCRAPERS: usize = 8;
 /// Pieces that are ready before their reader is.
 const AHEAD: usize = 2;
 
-/// Who may scrape, and whose turn it is.
+/// Who may scrape, and the page that is being written.
 #[derive(Debug)]
 pub(super) struct Scrapes {
     present: Arc<Semaphore>,
-    turn: Arc<Semaphore>,
+    latest: Mutex<Weak<Page>>,
 }
 
 impl Default for Scrapes {
     fn default() -> Self {
-        Scrapes { present: Arc::new(Semaphore::new(SCRAPERS)), turn: Arc::new(Semaphore::new(1)) }
+        Scrapes { present: Arc::new(Semaphore::new(SCRAPERS)), latest: Mutex::default() }
     }
 }
 
 impl Scrapes {
-    /// Answers at once; the page follows when it is its turn.
+    /// Answers at once; the page follows as it is written.
     pub(super) fn page(&self, mesh: &Mesh, log: &Log, headers: &HeaderMap) -> Response<Body> {
         let Ok(present) = self.present.clone().try_acquire_owned() else {
             let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "too many scrapes at once\n");
@@ -37,25 +47,108 @@ impl Scrapes {
             return response;
         };
         take_over(mesh, log);
-        let encoding = if accepts_gzip(headers) { metrics::Encoding::Gzip } else { metrics::Encoding::Plain };
-        let (pieces, page) = mpsc::channel(AHEAD);
-        let (turn, metrics) = (self.turn.clone(), mesh.metrics.clone());
+        let gzip = accepts_gzip(headers);
+        let page = self.join(&mesh.metrics);
+        let (pieces, read) = mpsc::channel(AHEAD);
         tokio::spawn(async move {
-            // The semaphore is never closed.
-            let _turn = turn.acquire_owned().await;
-            metrics::write(metrics, encoding, pieces).await;
+            tokio::select! {
+                () = page.read(gzip, &pieces) => {}
+                // Whoever leaves holds nothing any longer; a page that nobody waits for is written no further.
+                () = pieces.closed() => {}
+            }
             drop(present);
         });
-        let pieces = ReceiverStream::new(page).map(|piece| Ok(Frame::data(piece)));
+        let pieces = ReceiverStream::new(read).map(|piece| Ok(Frame::data(piece)));
         let mut response = Response::new(BodyExt::boxed(http_body_util::StreamBody::new(pieces)));
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         headers.insert(header::CONTENT_TYPE, kind);
         headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-        if encoding == metrics::Encoding::Gzip {
+        if gzip {
             headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         response
+    }
+
+    /// The page that is being written, from its beginning; or else a new one.
+    fn join(&self, metrics: &Arc<Metrics>) -> Arc<Page> {
+        let mut latest = self.latest.lock();
+        if let Some(page) = latest.upgrade().filter(|page| !page.written.lock().whole) {
+            return page;
+        }
+        let page = Arc::new(Page::default());
+        *latest = Arc::downgrade(&page);
+        tokio::spawn(write(Arc::downgrade(&page), metrics.clone()));
+        page
+    }
+}
+
+/// A page for all who asked while it was being written. It is kept compressed, a few per cent of its length, so that a slow
+/// reader costs that much memory and holds nobody up.
+#[derive(Debug, Default)]
+struct Page {
+    written: Mutex<Written>,
+    grown: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    pieces: Vec<Bytes>,
+    whole: bool,
+}
+
+/// Writes the page for as long as somebody reads it.
+async fn write(page: Weak<Page>, metrics: Arc<Metrics>) {
+    let (send, mut pieces) = mpsc::channel(AHEAD);
+    let keeping = async move {
+        while let (Some(piece), Some(page)) = (pieces.recv().await, page.upgrade()) {
+            page.add(|written| written.pieces.push(piece));
+        }
+        if let Some(page) = page.upgrade() {
+            page.add(|written| written.whole = true);
+        }
+    };
+    tokio::join!(metrics::write(metrics, metrics::Encoding::Gzip, send), keeping);
+}
+
+impl Page {
+    fn add(&self, change: impl FnOnce(&mut Written)) {
+        change(&mut self.written.lock());
+        self.grown.notify_waiters();
+    }
+
+    /// A piece, once it is written. `None` past the last one.
+    async fn piece(&self, at: usize) -> Option<Bytes> {
+        loop {
+            let grown = self.grown.notified();
+            {
+                let written = self.written.lock();
+                if written.whole || at < written.pieces.len() {
+                    return written.pieces.get(at).cloned();
+                }
+            }
+            grown.await;
+        }
+    }
+
+    /// Gives the page to one reader at the reader's pace.
+    async fn read(&self, gzip: bool, reader: &mpsc::Sender<Bytes>) {
+        let mut unzip = (!gzip).then(|| GzDecoder::new(Vec::new()));
+        let mut at = 0;
+        while let Some(piece) = self.piece(at).await {
+            at += 1;
+            let piece = match &mut unzip {
+                None => piece,
+                Some(unzip) => {
+                    // Writing to a vector cannot fail, and what was compressed here is what it says.
+                    let _infallible = unzip.write_all(&piece).and_then(|()| unzip.flush());
+                    std::mem::take(unzip.get_mut()).into()
+                }
+            };
+            if !piece.is_empty() && reader.send(piece).await.is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -88,6 +181,68 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::labels::Labels;
+    use std::time::Duration;
+
+    /// Names that compress badly, so that the page has several pieces either way.
+    fn fill(metrics: &Metrics) {
+        for n in 0..2_000_u64 {
+            let digits: String = (1..9_u64)
+                .map(|k| {
+                    format!("{:016x}", (n + 1).wrapping_mul(k * k + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+                })
+                .collect();
+            metrics.http(&Labels::new().with("n", digits)).request();
+        }
+    }
+
+    async fn read(page: &Page, gzip: bool) -> Vec<u8> {
+        let (send, mut pieces) = mpsc::channel::<Bytes>(AHEAD);
+        let reading = async {
+            let mut bytes = Vec::new();
+            while let Some(piece) = pieces.recv().await {
+                bytes.extend_from_slice(&piece);
+            }
+            bytes
+        };
+        let giving = async move {
+            page.read(gzip, &send).await;
+        };
+        tokio::join!(giving, reading).1
+    }
+
+    #[tokio::test]
+    async fn who_asks_while_a_page_is_written_reads_the_same_one() {
+        let (scrapes, metrics) = (Scrapes::default(), Metrics::new(Duration::from_secs(600)));
+        fill(&metrics);
+        let (one, other) = (scrapes.join(&metrics), scrapes.join(&metrics));
+        assert!(Arc::ptr_eq(&one, &other));
+        // One takes it compressed, and one as it is, beginning when the first has read some.
+        assert!(one.piece(1).await.is_some());
+        let late = scrapes.join(&metrics);
+        assert!(Arc::ptr_eq(&one, &late));
+        let (zipped, plain) = tokio::join!(read(&one, true), read(&late, false));
+        let mut unzipped = String::new();
+        std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&zipped[..]), &mut unzipped).unwrap();
+        assert_eq!(unzipped, String::from_utf8(plain).unwrap());
+        assert_eq!(unzipped.matches("\nrequest_total{").count(), 2_000);
+        // What is whole is of the past.
+        assert!(!Arc::ptr_eq(&one, &scrapes.join(&metrics)));
+    }
+
+    #[tokio::test]
+    async fn a_page_that_nobody_reads_is_not_written_on() {
+        let (scrapes, metrics) = (Scrapes::default(), Metrics::new(Duration::from_secs(600)));
+        fill(&metrics);
+        let page = scrapes.join(&metrics);
+        assert!(page.piece(0).await.is_some());
+        drop(page);
+        // The writer's own handle on the metrics goes when it stops.
+        while Arc::strong_count(&metrics) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(scrapes.latest.lock().upgrade().is_none());
+    }
 
     #[test]
     fn gzip_is_for_those_who_ask_for_it() {

@@ -17,7 +17,8 @@ those of Linkerd's proxy, so that its dashboards and alerts go on working; famil
 - `hostname` and `authority` of inbound requests are empty unless `OUTBOUND_METRICS_HOSTNAME_LABELS` or `INBOUND_METRICS_AUTHORITY_LABELS` ask for them
   ([config.md](config.md)), for the same reason.
 - Series that nobody uses and nothing changes are dropped after `METRICS_RETAIN_IDLE`.
-- A page is written beside the traffic: one at a time, in pieces, with a quarter of a core at most. More than eight scrapers at once get 503.
+- A page is written beside the traffic, in pieces, with a quarter of a core at most. Who asks while one is written reads the same page from its beginning; more than
+  eight scrapers at once get 503.
 - Balancers have no queue of their own here: a request waits for the first answer about its endpoints, and that wait is what the families `…_balancer_queue_*` count.
   Each worker balances on its own: the gauges of endpoints are sums, in which an endpoint counts once for each worker that uses its service.
 - Linkerd's families `stack_*` count the layers of its implementation, and `tokio_rt_*` its runtime. There is nothing here that they could name; `weft_phase_duration_seconds`

@@ -116,7 +116,8 @@ pub(crate) trait AnySet: Send + Sync {
     fn is_empty(&self) -> bool;
     /// Appends the lines of one family for one chunk of label sets; `false` past the last one.
     fn lines(&self, family: usize, name: &str, chunk: usize, page: &mut String) -> bool;
-    fn retire(&self, retain: Duration, now: Instant);
+    /// Forgets what is idle of one chunk; `false` past the last one.
+    fn retire(&self, chunk: usize, retain: Duration, now: Instant) -> bool;
 }
 
 impl<S: Series> AnySet for Set<S> {
@@ -145,8 +146,8 @@ impl<S: Series> AnySet for Set<S> {
         true
     }
 
-    fn retire(&self, retain: Duration, now: Instant) {
-        self.group.retire(retain, now);
+    fn retire(&self, chunk: usize, retain: Duration, now: Instant) -> bool {
+        self.group.retire(chunk, retain, now)
     }
 }
 

@@ -1,34 +1,39 @@
 //! The label sets of families that are counted together, found again by their text.
 
 use super::{labels::Labels, series::Series};
+use hashbrown::HashTable;
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
+    hash::{BuildHasher, RandomState},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 /// Entries that are looked at under one hold of the lock: whoever resolves a label set waits for a few microseconds at
 /// most, however many there are.
-const CHUNK: usize = 256;
+const CHUNK: usize = 64;
 
 /// Label sets and what is counted for each. An entry keeps its place as long as it lives, so that a reader who comes
 /// chunk by chunk sees none twice.
 #[derive(Debug)]
 pub struct Group<S> {
     inner: Mutex<Inner<S>>,
+    hashes: RandomState,
 }
 
 #[derive(Debug)]
 struct Inner<S> {
-    places: HashMap<Arc<Labels>, usize>,
+    /// Places, found by the hash of their entry's labels. Hashes are kept: a table that grows while a worker waits must not
+    /// read all labels again.
+    places: HashTable<usize>,
     entries: Vec<Option<Arc<Entry<S>>>>,
     free: Vec<usize>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Entry<S> {
-    pub(crate) labels: Arc<Labels>,
+    pub(crate) labels: Labels,
+    hash: u64,
     pub(crate) series: Arc<S>,
     /// What it came to when it was last seen to change, and when that was.
     idle: Mutex<(u64, Instant)>,
@@ -36,34 +41,58 @@ pub(crate) struct Entry<S> {
 
 impl<S> Default for Group<S> {
     fn default() -> Self {
-        let inner = Inner { places: HashMap::new(), entries: Vec::new(), free: Vec::new() };
-        Group { inner: Mutex::new(inner) }
+        let inner = Inner { places: HashTable::new(), entries: Vec::new(), free: Vec::new() };
+        Group { inner: Mutex::new(inner), hashes: RandomState::new() }
+    }
+}
+
+impl<S> Inner<S> {
+    /// Every place in the table has an entry.
+    fn find(&self, hash: u64, labels: &Labels) -> Option<&Arc<Entry<S>>> {
+        let same = |place: &usize| self.entries[*place].as_ref().is_some_and(|entry| entry.labels == *labels);
+        self.entries[*self.places.find(hash, same)?].as_ref()
+    }
+
+    fn insert(&mut self, entry: Arc<Entry<S>>) {
+        let hash = entry.hash;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.entries[place] = Some(entry);
+                place
+            }
+            None => {
+                self.entries.push(Some(entry));
+                self.entries.len() - 1
+            }
+        };
+        let Inner { places, entries, .. } = self;
+        places.insert_unique(hash, place, |place| entries[*place].as_ref().map_or(0, |entry| entry.hash));
+    }
+
+    /// Takes an entry out if nobody else holds its series: then nobody can count any more.
+    fn take(&mut self, place: usize) -> Option<Arc<Entry<S>>> {
+        let entry = self.entries.get(place)?.as_ref()?;
+        if Arc::strong_count(&entry.series) > 1 {
+            return None;
+        }
+        if let Ok(found) = self.places.find_entry(entry.hash, |other| *other == place) {
+            found.remove();
+        }
+        self.free.push(place);
+        self.entries[place].take()
     }
 }
 
 impl<S: Series> Group<S> {
     pub(crate) fn resolve(&self, labels: &Labels) -> Arc<S> {
+        let hash = self.hashes.hash_one(labels);
         let mut inner = self.inner.lock();
-        if let Some(place) = inner.places.get(labels)
-            && let Some(entry) = &inner.entries[*place]
-        {
+        if let Some(entry) = inner.find(hash, labels) {
             return entry.series.clone();
         }
-        let labels = Arc::new(labels.clone());
         let series = Arc::new(S::default());
         let idle = Mutex::new((0, Instant::now()));
-        let entry = Arc::new(Entry { labels: labels.clone(), series: series.clone(), idle });
-        let place = match inner.free.pop() {
-            Some(place) => {
-                inner.entries[place] = Some(entry);
-                place
-            }
-            None => {
-                inner.entries.push(Some(entry));
-                inner.entries.len() - 1
-            }
-        };
-        inner.places.insert(labels, place);
+        inner.insert(Arc::new(Entry { labels: labels.clone(), hash, series: series.clone(), idle }));
         series
     }
 
@@ -87,28 +116,29 @@ impl<S: Series> Group<S> {
         self.inner.lock().places.len()
     }
 
-    /// Forgets label sets that nobody holds and that did not change for `retain`.
-    pub(crate) fn retire(&self, retain: Duration, now: Instant) {
-        for number in 0.. {
-            let Some(entries) = self.chunk(number) else { return };
-            let idle: Vec<Arc<Labels>> =
-                entries.iter().filter(|entry| entry.is_idle(retain, now)).map(|e| e.labels.clone()).collect();
-            // Copies would count as holders.
-            drop(entries);
-            if idle.is_empty() {
-                continue;
-            }
-            let mut inner = self.inner.lock();
-            for labels in idle {
-                let Some(place) = inner.places.get(&labels).copied() else { continue };
-                // The group's own handle is the only one: nobody can count any more.
-                if inner.entries[place].as_ref().is_some_and(|entry| Arc::strong_count(&entry.series) == 1) {
-                    inner.places.remove(&labels);
-                    inner.entries[place] = None;
-                    inner.free.push(place);
-                }
-            }
+    /// Forgets label sets of one chunk that nobody holds and that did not change for `retain`. `false` past the last one.
+    pub(crate) fn retire(&self, number: usize, retain: Duration, now: Instant) -> bool {
+        let Some(entries) = self.chunk(number) else { return false };
+        let idle: Vec<u64> =
+            entries.iter().filter(|entry| entry.is_idle(retain, now)).map(|entry| entry.hash).collect();
+        // Copies would count as holders.
+        drop(entries);
+        if idle.is_empty() {
+            return true;
         }
+        let mut inner = self.inner.lock();
+        let places = number * CHUNK..(number + 1) * CHUNK;
+        let gone: Vec<_> = places
+            .filter(|place| {
+                let entry = inner.entries.get(*place).and_then(Option::as_ref);
+                entry.is_some_and(|entry| idle.contains(&entry.hash))
+            })
+            .collect();
+        let gone: Vec<_> = gone.into_iter().filter_map(|place| inner.take(place)).collect();
+        // Freeing them takes longer than all of this: not under the lock.
+        drop(inner);
+        drop(gone);
+        true
     }
 }
 
@@ -148,7 +178,11 @@ mod tests {
         drop(held);
         let kept = group.resolve(&Labels::new().with("n", 7));
         // Nobody has counted, so all are as idle as when they were made.
-        group.retire(Duration::ZERO, Instant::now());
+        for number in 0.. {
+            if !group.retire(number, Duration::ZERO, Instant::now()) {
+                break;
+            }
+        }
         assert_eq!((seen(&group), group.len()), (1, 1));
         assert!(Arc::ptr_eq(&kept, &group.resolve(&Labels::new().with("n", 7))));
         let _more: Vec<_> = (0..599).map(|n| group.resolve(&Labels::new().with("more", n))).collect();

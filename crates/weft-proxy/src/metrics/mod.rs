@@ -4,6 +4,7 @@
 //! addition. Label sets that nobody holds and nothing changes are retired.
 
 pub mod balancer;
+mod breath;
 mod counters;
 #[cfg(test)]
 mod docs;
@@ -25,6 +26,7 @@ pub use page::{Encoding, write};
 
 use crate::metrics::{
     balancer::{Balancer, Detection, TransportRoute},
+    breath::Breath,
     counters::{COUNTERS, GAUGES},
     families::{
         AUTHZ, AnySet, BACKEND, CLIENT, Groups, INBOUND_PARENT, OUTBOUND_ROUTE, PARENT, ROUTE, SERVICE_ROUTE,
@@ -105,6 +107,9 @@ pub enum Transport {
     Tcp,
     Tls,
 }
+
+/// Idleness is told this often at most and at least.
+const RETIRE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 const REQUESTS: Groups =
     &[&["direction", "authority"], TARGET, CLIENT, &["server_id"], SRV, ROUTE, AUTHZ, &["dst_*"]];
@@ -298,10 +303,21 @@ impl Metrics {
         all
     }
 
-    /// Forgets label sets that nobody holds and that are idle. Called by the agent from time to time.
-    pub fn retire(&self) {
-        let now = Instant::now();
-        self.sets().iter().for_each(|set| set.retire(self.retain_idle, now));
+    /// Forgets label sets that nobody holds and that are idle. Called by the agent from time to time; takes its time.
+    pub async fn retire(&self) {
+        let mut breath = Breath::new();
+        for set in self.sets() {
+            let mut chunk = 0;
+            while set.retire(chunk, self.retain_idle, Instant::now()) {
+                chunk += 1;
+                breath.take().await;
+            }
+        }
+    }
+
+    /// How often that is worth while.
+    pub fn retire_every(&self) -> Duration {
+        (self.retain_idle / 10).clamp(RETIRE_EVERY.0, RETIRE_EVERY.1)
     }
 
     pub fn uptime(&self) -> Duration {

@@ -2,25 +2,18 @@
 
 use super::{
     Described, Metrics,
+    breath::Breath,
     families::{AnySet, Lines},
     labels::Labels,
     phases, process,
 };
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use std::{
-    io::Write,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io::Write, sync::Arc, time::Instant};
 use tokio::sync::mpsc;
 
 /// A piece is sent when it is about this long; its reader's slowness is then felt by the writer alone.
 const PIECE: usize = 32 * 1024;
-/// A page takes a quarter of a core at most, once it has taken this long: of a proxy with a CPU quota, the data path keeps
-/// the rest.
-const BREATH: Duration = Duration::from_millis(2);
-const REST: u32 = 3;
 
 /// How a page travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +27,14 @@ pub async fn write(metrics: Arc<Metrics>, encoding: Encoding, reader: mpsc::Send
     let gzip = (encoding == Encoding::Gzip).then(|| GzEncoder::new(Vec::new(), Compression::fast()));
     let page = String::with_capacity(PIECE + 4096);
     // A reader that goes away is no failure.
-    let _gone = Writer { page, gzip, reader, breath: Instant::now() }.all(&metrics).await;
+    let _gone = Writer { page, gzip, reader, breath: Breath::new() }.all(&metrics).await;
 }
 
 struct Writer {
     page: String,
     gzip: Option<GzEncoder<Vec<u8>>>,
     reader: mpsc::Sender<Bytes>,
-    /// When this task last let others run.
-    breath: Instant,
+    breath: Breath,
 }
 
 struct Gone;
@@ -104,21 +96,14 @@ impl Writer {
             self.send(piece).await?;
         }
         // A fast reader must not turn this into one long turn of the agent, nor a long page into all of its time.
-        let busy = self.breath.elapsed();
-        if busy < BREATH {
-            tokio::task::yield_now().await;
-        } else {
-            tokio::time::sleep(busy * REST).await;
-            self.breath = Instant::now();
-        }
+        self.breath.take().await;
         Ok(())
     }
 
     async fn send(&mut self, piece: Vec<u8>) -> Result<(), Gone> {
         let waits = Instant::now();
         self.reader.send(piece.into()).await.map_err(|_| Gone)?;
-        // Time that the reader took is no work.
-        self.breath += waits.elapsed();
+        self.breath.waited(waits.elapsed());
         Ok(())
     }
 }
@@ -127,7 +112,7 @@ impl Writer {
 mod tests {
     use super::*;
     use crate::metrics::{Count, Flavour, exchange::Exchange};
-    use std::io::Read;
+    use std::{io::Read, time::Duration};
     use weft_fault::{Code, Phase};
     use weft_wire::record::Direction;
 
@@ -235,8 +220,8 @@ mod tests {
         let metrics = Metrics::new(Duration::ZERO);
         let held = metrics.http(&Labels::new().with("a", "held"));
         metrics.http(&Labels::new().with("a", "dropped")).request();
-        metrics.retire();
-        metrics.retire();
+        metrics.retire().await;
+        metrics.retire().await;
         let page = page(&metrics).await;
         assert!(page.contains("request_total{a=\"held\"} 0"), "{page}");
         assert!(!page.contains("dropped"), "{page}");
