@@ -3,6 +3,7 @@
 //! library bounds what it buffers; this bounds the work. It looks at frame heads only, on their way through.
 
 use super::frames::{self, DATA, END_STREAM, FrameHead, Frames, HEADERS, RST_STREAM, SETTINGS};
+use crate::metrics::{Count, Metrics, labels::Labels};
 use std::{
     cell::RefCell,
     io::{self, IoSlice},
@@ -159,6 +160,19 @@ enum Why {
 pub(crate) struct Verdict(Rc<RefCell<Option<(Why, Counts)>>>);
 
 impl Verdict {
+    /// Counts what a client had sent that was cut off for it.
+    pub(crate) fn count(&self, metrics: &Metrics) {
+        let Some((Why::Flood, counts)) = *self.0.borrow() else { return };
+        for (kind, count) in [
+            ("stream", counts.streams),
+            ("reset", counts.resets),
+            ("reset_sent", counts.resets_sent),
+            ("other", counts.idle_frames),
+        ] {
+            metrics.counter(Count::FloodFrames, &Labels::new().with("kind", kind)).add(count.into());
+        }
+    }
+
     pub(crate) fn fault(&self) -> Option<Fault> {
         let (why, counts) = (*self.0.borrow())?;
         let code = match why {

@@ -1,7 +1,7 @@
 //! Serving HTTP on one connection, of either version, until it ends or is drained.
 
 use super::{MAX_HEAD, OnWorker, body::Body, flood, h1};
-use crate::{config::Http2, detect::Protocol, drain, io::Io, metrics::phases::Phases};
+use crate::{config::Http2, detect::Protocol, drain, io::Io, metrics::Metrics};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,8 +20,8 @@ pub(crate) trait Service: 'static {
     /// Answers what is no valid request.
     fn refuse(&self, fault: &Fault) -> Response<Body>;
 
-    /// Where the times of requests' phases go.
-    fn phases(&self) -> &Phases;
+    /// Where requests are counted.
+    fn metrics(&self) -> &Metrics;
 
     /// Asks for the connection's graceful end.
     fn closing(&self) -> &Closing;
@@ -124,7 +124,10 @@ async fn serve_h2<S: Service>(
         tokio::select! {
             biased;
             ended = &mut connection => return match verdict.fault() {
-                Some(fault) => Err(fault),
+                Some(fault) => {
+                    verdict.count(service.metrics());
+                    Err(fault)
+                }
                 None => ended.or_else(|error| classify(&error)),
             },
             () = service.closing().wished(), if !graceful => graceful = true,

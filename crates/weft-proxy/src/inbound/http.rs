@@ -24,10 +24,9 @@ use crate::{
     io::Io,
     latest::Latest,
     metrics::{
-        Count, Flavour,
+        Count, Flavour, Metrics,
         exchange::Exchange,
         labels::Labels,
-        phases::Phases,
         route::InboundRoute,
         series::{Counter, HttpSeries},
     },
@@ -170,8 +169,8 @@ impl Service for Requests {
         response
     }
 
-    fn phases(&self) -> &Phases {
-        self.connection.story.phases()
+    fn metrics(&self) -> &Metrics {
+        &self.connection.worker.mesh.metrics
     }
 
     fn closing(&self) -> &Closing {

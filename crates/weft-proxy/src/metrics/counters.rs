@@ -35,6 +35,8 @@ pub enum Count {
     SpansDropped,
     TransferCost,
     ControlDnsResolutions,
+    /// Frames of HTTP/2 clients that were cut off for flooding.
+    FloodFrames,
 }
 
 /// Its name without `_total`, its labels, and what is counted.
@@ -178,6 +180,12 @@ pub(crate) const COUNTERS: &[Counters] = &[
         "control_dns_resolutions",
         &[&["client", "record_type", "result"]],
         "Times that a controller's name was asked for",
+    ),
+    (
+        Count::FloodFrames,
+        "weft_http2_flood_frames",
+        &[&["kind"]],
+        "What HTTP/2 clients had sent, or been sent resets for, when they were cut off for flooding",
     ),
 ];
 

@@ -128,10 +128,11 @@ impl<S: Series> Group<S> {
         }
         let mut inner = self.inner.lock();
         let places = number * CHUNK..(number + 1) * CHUNK;
+        // Somebody may have counted meanwhile, and gone again.
         let gone: Vec<_> = places
             .filter(|place| {
                 let entry = inner.entries.get(*place).and_then(Option::as_ref);
-                entry.is_some_and(|entry| idle.contains(&entry.hash))
+                entry.is_some_and(|entry| idle.contains(&entry.hash) && entry.is_idle(retain, now))
             })
             .collect();
         let gone: Vec<_> = gone.into_iter().filter_map(|place| inner.take(place)).collect();
@@ -195,12 +196,12 @@ mod tests {
         let labels = Labels::new().with("n", 1);
         group.resolve(&labels).set(7);
         let later = |n| Instant::now() + Duration::from_secs(n);
-        group.retire(Duration::from_secs(60), later(0));
-        group.retire(Duration::from_secs(60), later(3_600));
+        group.retire(0, Duration::from_secs(60), later(0));
+        group.retire(0, Duration::from_secs(60), later(3_600));
         assert_eq!(group.len(), 1);
         group.resolve(&labels).set(0);
-        group.retire(Duration::from_secs(60), later(3_600));
-        group.retire(Duration::from_secs(60), later(7_200));
+        group.retire(0, Duration::from_secs(60), later(3_600));
+        group.retire(0, Duration::from_secs(60), later(7_200));
         assert_eq!(group.len(), 0);
     }
 }

@@ -20,9 +20,8 @@ use crate::{
     io::Io,
     latest::Latest,
     metrics::{
-        Flavour,
+        Flavour, Metrics,
         exchange::{Attempt, Exchange, Sent},
-        phases::Phases,
     },
 };
 use ask::Kind;
@@ -168,8 +167,8 @@ impl Service for Requests {
         response
     }
 
-    fn phases(&self) -> &Phases {
-        self.connection.story.phases()
+    fn metrics(&self) -> &Metrics {
+        &self.connection.worker.mesh.metrics
     }
 
     fn closing(&self) -> &Closing {

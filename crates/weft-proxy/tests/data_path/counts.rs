@@ -135,3 +135,24 @@ async fn what_does_not_come_to_its_end_is_a_failure_with_a_word_for_it() {
     assert_eq!(counted(&client, backend, "error=\"RESET\"").await, 1);
     assert_eq!(counted(&client, backend, "error=\"IO\"").await, 2);
 }
+
+#[tokio::test(flavor = "local")]
+async fn b50_series_of_what_is_gone_go_too() {
+    let (pki, gone, stays) = (Pki::new(), app().await, app().await);
+    let client = proxy(&pki, "web", dst(), dst(), &[("METRICS_RETAIN_IDLE", "1ms")]);
+    client.told.destination(destination(dst(), crate::harness::policy(balance(PATH)), false));
+    for app in [&gone, &stays] {
+        client.told.endpoints(PATH, known(&[plain(app.addr)]));
+        let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    }
+    let of = |app: &crate::harness::App| format!("target_addr=\"{}\"", app.addr);
+    let looking = async {
+        while client.metrics().await.contains(&of(&gone)) {
+            client.mesh.metrics.retire().await;
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(raw::PATIENCE, looking).await.expect("the series of the endpoint that is gone go");
+    assert_eq!(counted(&client, "request_total", &of(&stays)).await, 1, "what is in use stays");
+}

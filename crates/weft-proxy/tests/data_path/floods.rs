@@ -1,6 +1,9 @@
 //! Clients that flood: their connection is ended with the code for that, and a neighbour notices nothing.
 
-use crate::harness::{App, Proxy, app, destination, meshed, only, proxy, routes, rule, server};
+use crate::{
+    harness::{App, Proxy, app, destination, meshed, only, proxy, routes, rule, server},
+    retries::counted,
+};
 use std::{net::SocketAddr, sync::Arc};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use weft_model::{
@@ -99,6 +102,8 @@ async fn frames_that_only_cost() {
         assert_eq!(flood(&proxy, open, move |_| many(100, |_| one())).await, CALM, "{name}");
     }
     assert_eq!(told(&proxy).await, "LIM-005");
+    let frames = counted(&proxy, "weft_http2_flood_frames_total", "kind=\"other\"").await;
+    assert!(frames >= 2_000, "{frames} frames");
 }
 
 #[tokio::test(flavor = "local")]

@@ -79,7 +79,7 @@ pub(crate) fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, mor
         env.iter().rev().find(|(n, _)| n == name).map(|(_, value)| OsString::from(value))
     };
     let config = Config::from_lookup(lookup).expect("the harness's own configuration");
-    let metrics = Metrics::new(Duration::from_secs(600));
+    let metrics = Metrics::new(config.metrics_retain_idle);
     let (recorder, journal) = Recorder::new(metrics.clone(), format!("shop/{name}"), &id);
     tokio::task::spawn_local(async move {
         let mut journal = journal;

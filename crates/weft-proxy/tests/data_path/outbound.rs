@@ -285,6 +285,7 @@ async fn routes_filters_and_timeouts_apply() {
         "{head}"
     );
     assert!(get("/failing").await.starts_with("HTTP/1.1 418"));
+    assert_eq!(proxy.counted("outbound_http_errors_total", "unexpected", "RTE-003").await, 1);
     let head = get("/nowhere").await;
     assert!(head.starts_with("HTTP/1.1 503") && error_of(&head).starts_with("RTE-002"), "{head}");
     let head = get("/invalid").await;

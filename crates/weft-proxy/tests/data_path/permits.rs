@@ -256,6 +256,8 @@ async fn filters_change_answer_and_fail_requests() {
     assert!(head.contains("location: http://other.example/new/page?q=1\r\n"), "{head}");
     let (head, _) = ask(&proxy, "/fail").await;
     assert!(head.starts_with("HTTP/1.1 418") && head.contains("l5d-proxy-error: RTE-003 tea"), "{head}");
+    assert_eq!(proxy.counted("inbound_http_errors_total", "unexpected", "RTE-003").await, 1);
+    assert_eq!(proxy.failure().await.fault.unwrap().fact("message"), Some("tea"));
     let (head, _) = ask(&proxy, "/unknown").await;
     assert!(head.starts_with("HTTP/1.1 500") && head.contains("RTE-004"), "{head}");
     assert_eq!(app.count(), 1);

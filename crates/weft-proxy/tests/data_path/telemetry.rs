@@ -22,6 +22,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, layer::SubscriberExt};
 use weft_model::{
+    http::Filter,
     identity::{PeerIdentity, Unknown},
     inbound::{Authn, HttpPolicy, Protocol, RateLimit, Route, Rule},
     outbound::{BackendKind, Distribution, Endpoint, Endpoints, OutboundProtocol, ProtocolHint},
@@ -341,6 +342,21 @@ async fn lines_say_what_people_search_for() {
     let silent = Lines::find("Peeked bytes from TCP stream", "sz", "0");
     assert_eq!(silent.level, "DEBUG");
     assert!(silent.spans.starts_with("inbound:accept{client.addr="), "{silent:?}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn an_injected_failure_is_logged_with_its_code() {
+    Lines::listen();
+    let (pki, app) = (Pki::new(), app().await);
+    let client = proxy(&pki, "web", dst(), dst(), &[]);
+    let mut failing = rule(BackendKind::Forward(Arc::new(Endpoint::bare(app.addr, PeerIdentity::Unmeshed))));
+    failing.filters = vec![Filter::Fail { status: 503, message: "as asked".into(), ratio: 1.0 }];
+    client.told.destination(destination(dst(), OutboundProtocol::Http1(routes(failing)), false));
+    let (head, _) = raw::http(client.outbound, GET).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+    let line = Lines::find("Request failed", "code", "RTE-003");
+    assert_eq!(line.level, "INFO");
+    assert!(line.fields["error"].contains("as asked"), "{line:?}");
 }
 
 #[tokio::test(flavor = "local")]

@@ -77,7 +77,7 @@ pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<
         let begun = Instant::now();
         let head = match next_head(&conn).await {
             Ok(Some(head)) => {
-                service.phases().observe(Phase::RequestHeaders, begun.elapsed());
+                service.metrics().phase(Phase::RequestHeaders, begun.elapsed());
                 head
             }
             Ok(None) => return Ok(()),

@@ -9,7 +9,7 @@ use crate::{
         server::{self, Closing, Service},
     },
     io::{Io, Transport},
-    metrics::phases::Phases,
+    metrics::Metrics,
     outbound::Worker,
     record::Story,
     report::{self, Who},
@@ -82,8 +82,8 @@ impl Service for Refusing {
         refusal(fault, audience)
     }
 
-    fn phases(&self) -> &Phases {
-        self.story.phases()
+    fn metrics(&self) -> &Metrics {
+        &self.worker.mesh.metrics
     }
 
     fn closing(&self) -> &Closing {
