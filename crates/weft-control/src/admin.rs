@@ -141,7 +141,11 @@ impl Admin {
             Target::Service { service, port } => ProfileTarget::Service { service, port },
             Target::Member { service, hostname, port } => ProfileTarget::Member { service, hostname, port },
         };
-        let subject = ProfileOf { target, client_node: query.get("node").map(str::to_owned) };
+        let subject = ProfileOf {
+            target,
+            client_node: query.get("node").map(str::to_owned),
+            client_namespace: query.get("namespace").unwrap_or_default().to_owned(),
+        };
         Ok(render::profile(&self.store.look(|reader, config| subject.compute(reader, config))))
     }
 

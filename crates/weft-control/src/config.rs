@@ -27,6 +27,10 @@ pub struct ControllerConfig {
     /// For pods without an annotation of their own.
     pub default_policy: Access,
     pub default_opaque_ports: PortSet,
+    /// Where EgressNetworks are that apply to namespaces without any of their own.
+    pub global_egress_namespace: String,
+    /// Requests may set their own timeouts and retries, by `l5d-` headers.
+    pub allow_request_headers: bool,
     /// Meshed endpoints are dialled on their proxy's own port, with a transport header, whatever the protocol;
     /// otherwise only opaque ones are.
     pub transport_header: bool,
@@ -116,6 +120,8 @@ impl ControllerConfig {
             probe_networks: all_networks(),
             default_policy: Access::Allow { authenticated: false, cluster_only: false },
             default_opaque_ports: PortSet::parse(DEFAULT_OPAQUE_PORTS),
+            global_egress_namespace: "linkerd-egress".to_owned(),
+            allow_request_headers: false,
             transport_header: true,
             ipv6: false,
             identity: IdentityConfig::default(),

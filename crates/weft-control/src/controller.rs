@@ -9,6 +9,7 @@ use crate::{
         feed::{self, Feed},
         store::Store,
     },
+    lease::{self, Claim, Timings},
     serve::{
         self, Protection,
         certificates::{self, Certificates},
@@ -30,6 +31,7 @@ use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use weft_fault::Fault;
+use weft_kube::meta::ObjectName;
 use weft_wire::mesh::server::MeshServer;
 
 /// How long calls may take to end when the controller stops. Streams last for ever, so it is what usually ends them.
@@ -87,7 +89,14 @@ impl Controller {
         let certificates = Certificates::default();
         tasks.spawn(certificates::renew(config.clone(), authorities.clone(), certificates.clone()));
         tasks.spawn(opt_in::mark(client.clone(), store.clone()));
-        tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone()));
+        let stopping = CancellationToken::new();
+        let claim = Claim {
+            lease: ObjectName::new(&config.control_namespace, status::LEASE),
+            holder: lease::holder_name(),
+            timings: Timings::default(),
+        };
+        let leadership = lease::contend(client.clone(), claim, stopping.clone(), &mut tasks);
+        tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone(), leadership));
         let roots =
             trust_roots::publish(client.clone(), store.clone(), authorities.clone(), feed.synced.clone());
         tasks.spawn(roots);
@@ -98,7 +107,6 @@ impl Controller {
             async move { answer }
         }));
 
-        let stopping = CancellationToken::new();
         let protection = match config.plaintext && config.bind.is_loopback() {
             true => Protection::TlsOrPlain(certificates.clone()),
             false => Protection::Tls(certificates.clone()),

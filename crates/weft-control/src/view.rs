@@ -2,12 +2,14 @@
 
 pub mod address;
 pub mod authorization;
+pub mod backend;
 pub mod confirm;
 pub mod decision;
 pub mod endpoints;
 pub mod inbound;
 pub mod outbound;
 pub mod profile;
+pub mod routes;
 pub mod service_settings;
 #[cfg(test)]
 mod tests;

@@ -19,10 +19,16 @@ use weft_kube::{
     },
     policy::{
         authorization::{AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication},
+        egress_network::EgressNetwork,
         external_workload::ExternalWorkload,
+        grpc_route::GrpcRoute,
         http_route::{GatewayHttpRoute, PolicyHttpRoute},
         rate_limit::HttpLocalRateLimitPolicy,
+        reference_grant::ReferenceGrant,
+        route::{TcpRoute, TlsRoute},
         server::Server,
+        server_authorization::ServerAuthorization,
+        service_profile::ServiceProfile,
     },
     watch::{Event, Progress, Pulse, Scope, Watch, heartbeat},
 };
@@ -61,6 +67,13 @@ pub fn start(client: &Client, store: &Arc<Store>, tasks: &mut JoinSet<()>) -> Fe
     watches.add::<NetworkAuthentication>();
     watches.add::<PolicyHttpRoute>();
     watches.add::<GatewayHttpRoute>();
+    watches.add::<GrpcRoute>();
+    watches.add::<TlsRoute>();
+    watches.add::<TcpRoute>();
+    watches.add::<ReferenceGrant>();
+    watches.add::<EgressNetwork>();
+    watches.add::<ServerAuthorization>();
+    watches.add::<ServiceProfile>();
     watches.add::<HttpLocalRateLimitPolicy>();
     watches.add::<ExternalWorkload>();
     let kinds = watches.progress.len();

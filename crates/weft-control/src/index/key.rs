@@ -18,6 +18,7 @@ pub enum Key {
     Job(ObjectName),
     MeshTls(ObjectName),
     Network(ObjectName),
+    Profile(ObjectName),
     /// Whatever holds this address.
     At(IpAddr),
     /// The slices of a Service.
@@ -27,6 +28,8 @@ pub enum Key {
     Authorizations(String),
     Routes(String),
     RateLimits(String),
+    Grants(String),
+    EgressNetworks(String),
 }
 
 /// Names by what they are found under besides their own. Kept in step with the tables, object by object.

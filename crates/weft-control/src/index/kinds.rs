@@ -17,10 +17,16 @@ use weft_kube::{
     meta::ObjectName,
     policy::{
         authorization::{AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication},
+        egress_network::EgressNetwork,
         external_workload::ExternalWorkload,
+        grpc_route::GrpcRoute,
         http_route::{GatewayHttpRoute, PolicyHttpRoute},
         rate_limit::HttpLocalRateLimitPolicy,
+        reference_grant::ReferenceGrant,
+        route::{TcpRoute, TlsRoute},
         server::Server,
+        server_authorization::ServerAuthorization,
+        service_profile::ServiceProfile,
     },
 };
 
@@ -67,8 +73,14 @@ macro_rules! by_namespace {
 }
 by_namespace!(Server, servers, Servers);
 by_namespace!(AuthorizationPolicy, authorizations, Authorizations);
+by_namespace!(ServerAuthorization, server_authorizations, Authorizations);
 by_namespace!(PolicyHttpRoute, policy_routes, Routes);
 by_namespace!(GatewayHttpRoute, gateway_routes, Routes);
+by_namespace!(GrpcRoute, grpc_routes, Routes);
+by_namespace!(TlsRoute, tls_routes, Routes);
+by_namespace!(TcpRoute, tcp_routes, Routes);
+by_namespace!(ReferenceGrant, grants, Grants);
+by_namespace!(EgressNetwork, egress_networks, EgressNetworks);
 by_namespace!(HttpLocalRateLimitPolicy, rate_limits, RateLimits);
 
 macro_rules! by_name {
@@ -88,6 +100,7 @@ by_name!(ReplicaSet, replica_sets, ReplicaSet, false);
 by_name!(Job, jobs, Job, false);
 by_name!(MeshTlsAuthentication, mesh_tls, MeshTls, true);
 by_name!(NetworkAuthentication, networks, Network, true);
+by_name!(ServiceProfile, profiles, Profile, true);
 
 impl Indexed for Namespace {
     const JOURNALED: bool = false;

@@ -9,14 +9,20 @@ use weft_kube::{
         pod::Pod,
         service::Service,
     },
-    meta::ObjectName,
+    meta::{Meta, ObjectName},
     policy::{
         authorization::{AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication},
+        egress_network::EgressNetwork,
         external_workload::ExternalWorkload,
-        http_route::HttpRoute,
+        grpc_route::GrpcRouteRule,
+        http_route::HttpRouteRule,
         rate_limit::HttpLocalRateLimitPolicy,
         reference::{GATEWAY_GROUP, POLICY_GROUP},
+        reference_grant::ReferenceGrant,
+        route::{ByteRule, ParentRef, Route},
         server::Server,
+        server_authorization::ServerAuthorization,
+        service_profile::ServiceProfile,
     },
 };
 
@@ -27,11 +33,68 @@ pub struct Reader<'i> {
     keys: RefCell<HashSet<Key>>,
 }
 
-/// A route and the group of its kind.
+/// A route of any kind.
 #[derive(Clone, Copy, Debug)]
-pub struct GroupedRoute<'i> {
+pub struct RouteRef<'i> {
     pub group: &'static str,
-    pub route: &'i HttpRoute,
+    pub kind: RouteKind,
+    pub meta: &'i Meta,
+    pub parents: &'i [ParentRef],
+    pub hostnames: &'i [String],
+    pub rules: Rules<'i>,
+    /// What controllers wrote about it.
+    pub status: &'i [serde_json::Value],
+}
+
+/// Ordered as they are preferred where a port can serve one kind only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouteKind {
+    Grpc,
+    Http,
+    Tls,
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Rules<'i> {
+    Http(&'i [HttpRouteRule]),
+    Grpc(&'i [GrpcRouteRule]),
+    Bytes(&'i [ByteRule]),
+}
+
+impl RouteKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RouteKind::Grpc => "GRPCRoute",
+            RouteKind::Http => "HTTPRoute",
+            RouteKind::Tls => "TLSRoute",
+            RouteKind::Tcp => "TCPRoute",
+        }
+    }
+}
+
+impl<'i> RouteRef<'i> {
+    fn new<R>(
+        group: &'static str,
+        kind: RouteKind,
+        route: &'i Route<R>,
+        rules: impl FnOnce(&'i [R]) -> Rules<'i>,
+    ) -> Self {
+        RouteRef {
+            group,
+            kind,
+            meta: &route.metadata,
+            parents: &route.spec.parent_refs,
+            hostnames: &route.spec.hostnames,
+            rules: rules(&route.spec.rules),
+            status: &route.status.parents,
+        }
+    }
+
+    /// Whether they are one object.
+    pub fn is(&self, other: &RouteRef<'_>) -> bool {
+        (self.kind, self.group) == (other.kind, other.group) && self.meta.key() == other.meta.key()
+    }
 }
 
 impl<'i> Reader<'i> {
@@ -107,13 +170,9 @@ impl<'i> Reader<'i> {
         self.index.pods.all()
     }
 
-    /// The routes of all namespaces. For looks, not for views: no key stands for the whole set.
-    pub fn all_routes(&self) -> impl Iterator<Item = GroupedRoute<'i>> {
-        let policy =
-            self.index.policy_routes.all().map(|r| GroupedRoute { group: POLICY_GROUP, route: &r.0 });
-        let gateway =
-            self.index.gateway_routes.all().map(|r| GroupedRoute { group: GATEWAY_GROUP, route: &r.0 });
-        policy.chain(gateway)
+    /// The index itself. For looks, not for views: no key stands for a whole table.
+    pub fn index(&self) -> &'i Index {
+        self.index
     }
 
     /// All namespaces. For looks, not for views: no key stands for the whole set.
@@ -151,17 +210,35 @@ impl<'i> Reader<'i> {
         self.index.networks.get(name)
     }
 
-    /// HTTPRoutes of both groups, oldest first.
-    pub fn routes(&self, namespace: &str) -> Vec<GroupedRoute<'i>> {
+    /// Routes of all kinds, oldest first.
+    pub fn routes(&self, namespace: &str) -> Vec<RouteRef<'i>> {
         self.looks(Key::Routes(namespace.to_owned()));
-        let policy = self.index.policy_routes.in_namespace(namespace);
-        let gateway = self.index.gateway_routes.in_namespace(namespace);
-        let mut routes: Vec<_> = policy
-            .map(|r| GroupedRoute { group: POLICY_GROUP, route: &r.0 })
-            .chain(gateway.map(|r| GroupedRoute { group: GATEWAY_GROUP, route: &r.0 }))
-            .collect();
-        routes.sort_by_key(|r| (r.route.metadata.seniority(), r.group));
+        let mut routes: Vec<_> = self.index.routes(Some(namespace)).collect();
+        routes.sort_by_key(|r| (r.meta.seniority(), r.group, r.kind));
         routes
+    }
+
+    pub fn grants(&self, namespace: &str) -> impl Iterator<Item = &'i Arc<ReferenceGrant>> {
+        self.looks(Key::Grants(namespace.to_owned()));
+        self.index.grants.in_namespace(namespace)
+    }
+
+    pub fn egress_networks(&self, namespace: &str) -> impl Iterator<Item = &'i Arc<EgressNetwork>> {
+        self.looks(Key::EgressNetworks(namespace.to_owned()));
+        self.index.egress_networks.in_namespace(namespace)
+    }
+
+    pub fn profile(&self, name: &ObjectName) -> Option<&'i Arc<ServiceProfile>> {
+        self.looks(Key::Profile(name.clone()));
+        self.index.profiles.get(name)
+    }
+
+    pub fn server_authorizations(
+        &self,
+        namespace: &str,
+    ) -> impl Iterator<Item = &'i Arc<ServerAuthorization>> {
+        self.looks(Key::Authorizations(namespace.to_owned()));
+        self.index.server_authorizations.in_namespace(namespace)
     }
 
     pub fn rate_limits(&self, namespace: &str) -> impl Iterator<Item = &'i Arc<HttpLocalRateLimitPolicy>> {
@@ -177,5 +254,24 @@ impl<'i> Reader<'i> {
     pub fn external_at(&self, ip: IpAddr) -> Option<&'i Arc<ExternalWorkload>> {
         self.looks(Key::At(ip));
         Self::all(&self.index.externals, self.index.links.externals_at.get(&ip)).next()
+    }
+}
+
+impl Index {
+    /// The routes of one namespace, or of all, in no order that means anything.
+    pub(crate) fn routes<'i>(&'i self, namespace: Option<&str>) -> impl Iterator<Item = RouteRef<'i>> {
+        let policy = self.policy_routes.among(namespace);
+        let gateway = self.gateway_routes.among(namespace);
+        let (grpc, tls, tcp) = (
+            self.grpc_routes.among(namespace),
+            self.tls_routes.among(namespace),
+            self.tcp_routes.among(namespace),
+        );
+        let http = policy
+            .map(|r| RouteRef::new(POLICY_GROUP, RouteKind::Http, &r.0, Rules::Http))
+            .chain(gateway.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Http, &r.0, Rules::Http)));
+        http.chain(grpc.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Grpc, &r.0, Rules::Grpc)))
+            .chain(tls.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Tls, &r.0, Rules::Bytes)))
+            .chain(tcp.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Tcp, &r.0, Rules::Bytes)))
     }
 }

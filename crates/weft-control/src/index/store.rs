@@ -14,7 +14,13 @@ use crate::{
     view::{endpoints::EndpointsOf, inbound::InboundOf, outbound::OutboundOf, profile::ProfileOf},
 };
 use parking_lot::Mutex;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 use tokio::sync::watch;
 use weft_kube::watch::Event;
 
@@ -23,6 +29,7 @@ pub struct Store {
     pub config: ControllerConfig,
     pub journal: Journal,
     core: Mutex<Core>,
+    revision: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +81,12 @@ pub fn change<K: Indexed>(event: Event<K>) -> Change {
 
 impl Store {
     pub fn new(config: ControllerConfig) -> Arc<Self> {
-        Arc::new(Store { config, journal: Journal::default(), core: Mutex::default() })
+        Arc::new(Store {
+            config,
+            journal: Journal::default(),
+            core: Mutex::default(),
+            revision: AtomicU64::new(0),
+        })
     }
 
     /// Applies changes in order, then brings every view that one of them touches up to date, once.
@@ -93,9 +105,15 @@ impl Store {
         registries.inbound.update(&touched, index, &self.config);
         registries.outbound.update(&touched, index, &self.config);
         drop(core);
+        self.revision.fetch_add(1, Relaxed);
         for note in notes {
             self.journal.changed(note.subject, note.text);
         }
+    }
+
+    /// Counts how often the index may have changed, in whatever respect.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Relaxed)
     }
 
     /// The view of a subject, now and after each change.
@@ -138,6 +156,13 @@ impl Store {
                 ("MeshTLSAuthentication", index.mesh_tls.len()),
                 ("NetworkAuthentication", index.networks.len()),
                 ("HTTPRoute", index.policy_routes.len() + index.gateway_routes.len()),
+                ("GRPCRoute", index.grpc_routes.len()),
+                ("TLSRoute", index.tls_routes.len()),
+                ("TCPRoute", index.tcp_routes.len()),
+                ("ReferenceGrant", index.grants.len()),
+                ("EgressNetwork", index.egress_networks.len()),
+                ("ServerAuthorization", index.server_authorizations.len()),
+                ("ServiceProfile", index.profiles.len()),
                 ("HTTPLocalRateLimitPolicy", index.rate_limits.len()),
                 ("ExternalWorkload", index.externals.len()),
             ],

@@ -28,6 +28,13 @@ impl<K> Table<K> {
         self.namespaces.values().flat_map(BTreeMap::values)
     }
 
+    /// The objects of one namespace, or of all.
+    pub fn among(&self, namespace: Option<&str>) -> impl Iterator<Item = &Arc<K>> + use<'_, K> {
+        let one = namespace.map(|namespace| self.namespaces.get(namespace));
+        let all = namespace.is_none().then(|| self.namespaces.values());
+        one.flatten().into_iter().chain(all.into_iter().flatten()).flat_map(BTreeMap::values)
+    }
+
     pub fn names(&self) -> Vec<ObjectName> {
         self.namespaces
             .iter()

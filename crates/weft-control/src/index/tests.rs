@@ -305,7 +305,7 @@ proptest! {
             .chain(["192.0.2.1:80".to_owned(), "10.77.0.1:80".to_owned()])
             .map(|a| a.parse().unwrap()).collect();
         let profiles = Watched::new(&store, addrs.iter().map(|a| ProfileOf {
-            target: ProfileTarget::Addr(*a), client_node: None,
+            target: ProfileTarget::Addr(*a), client_node: None, client_namespace: "shop".to_owned(),
         }).collect());
         let inbound = Watched::new(&store, NAMES.iter().flat_map(|n| [8080, 9090].map(|port| InboundOf {
             pod: name(n), port,

@@ -70,7 +70,8 @@ impl Destination for DestinationService {
             Target::Service { service, port } => ProfileTarget::Service { service, port },
             Target::Member { service, hostname, port } => ProfileTarget::Member { service, hostname, port },
         };
-        let subject = ProfileOf { target, client_node: Context::parse(&request.context_token).node_name };
+        let client = Context::parse(&request.context_token);
+        let subject = ProfileOf { target, client_node: client.node_name, client_namespace: client.ns };
         let stream = of_view(self.store.subscribe(subject), |view: &ProfileView| match view {
             ProfileView::NoSuchName => Err(Status::not_found("no such service")),
             ProfileView::Profile(profile) => Ok(vec![weft_wire::profile::to_api(profile)]),

@@ -11,6 +11,8 @@ use weft_kube::{
         access::Access,
         authorization::{AuthorizationPolicy, service_account_authn},
         reference::{ObjectRef, POLICY_GROUP},
+        server::Server,
+        server_authorization::ServerAuthorization,
     },
 };
 use weft_model::{
@@ -26,8 +28,10 @@ pub fn targeting(
     namespace: &str,
     wanted: impl Fn(&ObjectRef) -> bool,
 ) -> Vec<Authorization> {
-    let mut policies: Vec<_> =
-        reader.authorizations(namespace).filter(|p| wanted(&p.spec.target_ref)).collect();
+    let mut policies: Vec<_> = reader
+        .authorizations(namespace)
+        .filter(|p| p.flaw().is_none() && wanted(&p.spec.target_ref))
+        .collect();
     policies.sort_by_key(|p| p.metadata.seniority());
     policies.into_iter().filter_map(|p| authorization(reader, config, p)).collect()
 }
@@ -37,36 +41,75 @@ fn authorization(
     config: &ControllerConfig,
     policy: &AuthorizationPolicy,
 ) -> Option<Authorization> {
-    let local = &policy.metadata.namespace;
-    let mut networks: Option<Vec<Network>> = None;
-    let mut authn: Option<Authn> = None;
-    for reference in &policy.spec.required_authentication_refs {
-        // All must hold. Linkerd allows one of each sort; a second one would have to narrow the first, so refuse it.
-        let replaced = if reference.is(POLICY_GROUP, "NetworkAuthentication") {
-            networks.replace(reader.network(&reference.resolve(local))?.networks()).is_some()
-        } else if reference.is(POLICY_GROUP, "MeshTLSAuthentication") {
-            let found = reader.mesh_tls(&reference.resolve(local))?;
-            authn.replace(found.authn(config.identities())).is_some()
-        } else if reference.is("", "ServiceAccount") {
-            authn.replace(service_account_authn(reference, local, config.identities())).is_some()
-        } else {
-            return None;
-        };
-        if replaced {
-            return None;
-        }
-    }
+    let (networks, authn) = required(reader, config, policy).ok()?;
     Some(Authorization {
         meta: Arc::new(Meta::Resource(Resource {
             group: AuthorizationPolicy::GROUP.to_owned(),
             kind: AuthorizationPolicy::KIND.to_owned(),
-            namespace: local.clone(),
+            namespace: policy.metadata.namespace.clone(),
             name: policy.metadata.name.clone(),
             ..Resource::default()
         })),
         networks: networks.unwrap_or_else(everywhere),
         authn: authn.unwrap_or(Authn::Unauthenticated),
     })
+}
+
+/// What a caller must be, or why that cannot be said: then nobody is allowed.
+pub fn required(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    policy: &AuthorizationPolicy,
+) -> Result<(Option<Vec<Network>>, Option<Authn>), String> {
+    let local = &policy.metadata.namespace;
+    let mut networks: Option<Vec<Network>> = None;
+    let mut authn: Option<Authn> = None;
+    for (at, reference) in policy.spec.required_authentication_refs.iter().enumerate() {
+        let field = format!("spec.requiredAuthenticationRefs[{at}]");
+        let name = reference.resolve(local);
+        let missing = |kind: &str| format!("{field}: {kind} {name} does not exist");
+        // All must hold. Linkerd allows one of each sort; a second one would have to narrow the first, so refuse it.
+        let replaced = if reference.is(POLICY_GROUP, "NetworkAuthentication") {
+            let found = reader.network(&name).ok_or_else(|| missing("NetworkAuthentication"))?;
+            networks.replace(found.networks()).is_some()
+        } else if reference.is(POLICY_GROUP, "MeshTLSAuthentication") {
+            let found = reader.mesh_tls(&name).ok_or_else(|| missing("MeshTLSAuthentication"))?;
+            authn.replace(found.authn(config.identities())).is_some()
+        } else if reference.is("", "ServiceAccount") {
+            authn.replace(service_account_authn(reference, local, config.identities())).is_some()
+        } else {
+            return Err(format!("{field}.kind: {:?} is no authentication", reference.kind));
+        };
+        if replaced {
+            return Err(format!("{field}: a second authentication of its sort"));
+        }
+    }
+    Ok((networks, authn))
+}
+
+/// The ServerAuthorizations that name a Server, oldest first. One that cannot be read allows nobody.
+pub fn by_server_authorizations(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    server: &Server,
+) -> Vec<Authorization> {
+    let namespace = &server.metadata.namespace;
+    let mut all: Vec<_> = reader.server_authorizations(namespace).filter(|a| a.names(server)).collect();
+    all.sort_by_key(|a| a.metadata.seniority());
+    let authorization = |object: &Arc<ServerAuthorization>| {
+        Some(Authorization {
+            meta: Arc::new(Meta::Resource(Resource {
+                group: ServerAuthorization::GROUP.to_owned(),
+                kind: ServerAuthorization::KIND.to_owned(),
+                namespace: namespace.clone(),
+                name: object.metadata.name.clone(),
+                ..Resource::default()
+            })),
+            networks: object.networks().unwrap_or_else(|| networks(&config.cluster_networks)),
+            authn: object.authn(config.identities()).ok()?,
+        })
+    };
+    all.into_iter().filter_map(authorization).collect()
 }
 
 /// What a default policy or a Server's `accessPolicy` allows. `audit` is a property of the whole policy instead.

@@ -1,13 +1,14 @@
 //! `InboundServerPolicies`: what one port of a pod accepts, and from whom.
 
 use super::{
-    authorization::{networks, of_access, targeting},
+    authorization::{by_server_authorizations, networks, of_access, targeting},
+    routes::of_server,
     workload::annotated_opaque,
 };
 use crate::{
     config::ControllerConfig,
     index::{
-        reader::{GroupedRoute, Reader},
+        reader::{Reader, RouteRef, Rules},
         registry::Subject,
     },
 };
@@ -18,8 +19,9 @@ use weft_kube::{
     meta::ObjectName,
     policy::{
         access::Access,
-        http_route::PolicyHttpRoute,
+        rate_limit::HttpLocalRateLimitPolicy,
         reference::POLICY_GROUP,
+        route::BackendRef,
         route_convert,
         server::{ProxyProtocol, Server},
     },
@@ -97,13 +99,14 @@ fn by_server(
     let (namespace, name) = (&server.metadata.namespace, &server.metadata.name);
     let http = || HttpPolicy {
         routes: with_probes(config, pod, port, attached(reader, config, server)),
-        rate_limit: rate_limit(reader, config, server),
+        rate_limit: limited(reader, server).ok().flatten().map(|limit| limit.limit(config.identities())),
     };
     let access = server.access();
-    let mut authorizations = targeting(reader, config, namespace, |target| {
+    let mut authorizations = by_server_authorizations(reader, config, server);
+    authorizations.extend(targeting(reader, config, namespace, |target| {
         (target.is(POLICY_GROUP, Server::KIND) && target.name == *name)
             || (target.is("", "Namespace") && target.name == *namespace)
-    });
+    }));
     authorizations.extend(of_access(config, access));
     let mut audit = access == Access::Audit;
     let protocol = match server.protocol() {
@@ -138,53 +141,39 @@ fn by_server(
 /// The routes whose parent is this Server, oldest first. One that cannot be read is left out, and with it what it would
 /// have allowed.
 fn attached(reader: &Reader<'_>, config: &ControllerConfig, server: &Server) -> Vec<Route> {
-    let namespace = &server.metadata.namespace;
-    let names = |r: &GroupedRoute<'_>| {
-        r.route.spec.parent_refs.iter().any(|parent| {
-            parent.is(POLICY_GROUP, Server::KIND)
-                && parent.resolve(namespace) == server.metadata.key()
-                && parent.port.is_none()
-                && parent.section_name.is_none()
-        })
-    };
-    reader
-        .routes(namespace)
-        .into_iter()
-        .filter(names)
-        .filter_map(|r| attached_route(reader, config, r).ok())
-        .collect()
+    of_server(reader, server).iter().filter_map(|r| attached_route(reader, config, r).ok()).collect()
 }
 
-/// The route as served, or why it cannot be.
-pub fn attached_route(
+fn attached_route(
     reader: &Reader<'_>,
     config: &ControllerConfig,
-    found: GroupedRoute<'_>,
+    route: &RouteRef<'_>,
 ) -> Result<Route, String> {
-    let GroupedRoute { group, route } = found;
-    let meta = &route.metadata;
-    let rules = route
-        .spec
-        .rules
-        .iter()
-        .map(|rule| route_convert::rule(rule).map(|(matches, filters)| Rule { matches, filters }))
-        .collect::<Result<_, _>>()?;
+    let meta = route.meta;
+    // Routes of Servers copy nothing.
+    let nowhere = |_: &BackendRef| Ok(None);
+    let rules = match route.rules {
+        Rules::Http(rules) => rules.iter().map(|rule| route_convert::http_rule(rule, &nowhere)).collect(),
+        Rules::Grpc(rules) => rules.iter().map(|rule| route_convert::grpc_rule(rule, &nowhere)).collect(),
+        Rules::Bytes(_) => Ok(Vec::new()),
+    };
+    let rules: Vec<_> = rules?;
     Ok(Route {
-        meta: Arc::new(route_meta(group, &meta.namespace, &meta.name)),
-        hosts: route_convert::hosts(&route.spec.hostnames),
+        meta: Arc::new(route_meta(route)),
+        hosts: route_convert::hosts(route.hostnames),
         authorizations: targeting(reader, config, &meta.namespace, |target| {
-            target.is(group, PolicyHttpRoute::KIND) && target.name == meta.name
+            target.is(route.group, route.kind.as_str()) && target.name == meta.name
         }),
-        rules,
+        rules: rules.into_iter().map(|(matches, filters)| Rule { matches, filters }).collect(),
     })
 }
 
-pub(super) fn route_meta(group: &str, namespace: &str, name: &str) -> Meta {
+pub(super) fn route_meta(route: &RouteRef<'_>) -> Meta {
     Meta::Resource(Resource {
-        group: group.to_owned(),
-        kind: PolicyHttpRoute::KIND.to_owned(),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+        group: route.group.to_owned(),
+        kind: route.kind.as_str().to_owned(),
+        namespace: route.meta.namespace.clone(),
+        name: route.meta.name.clone(),
         ..Resource::default()
     })
 }
@@ -277,17 +266,22 @@ fn probe_paths(pod: &Pod, port: u16) -> BTreeSet<String> {
         .collect()
 }
 
-fn rate_limit(
-    reader: &Reader<'_>,
-    config: &ControllerConfig,
+/// The limit of a Server's requests, or why it can have none.
+pub fn limited<'i>(
+    reader: &Reader<'i>,
     server: &Server,
-) -> Option<weft_model::inbound::RateLimit> {
-    reader
+) -> Result<Option<&'i HttpLocalRateLimitPolicy>, String> {
+    let limit = reader
         .rate_limits(&server.metadata.namespace)
-        .filter(|limit| {
-            let target = &limit.spec.target_ref;
-            target.is(POLICY_GROUP, Server::KIND) && target.name == server.metadata.name
-        })
-        .min_by_key(|limit| limit.metadata.seniority())
-        .map(|limit| limit.limit(config.identities()))
+        .filter(|limit| limit.flaw().is_none() && limit.spec.target_ref.name == server.metadata.name)
+        .min_by_key(|limit| limit.metadata.seniority());
+    // linkerd2-proxy-api carries limits for HTTP, and none for gRPC as a protocol of its own.
+    match server.protocol() {
+        Some(ProxyProtocol::Unknown | ProxyProtocol::Http1 | ProxyProtocol::Http2) => Ok(limit.map(|l| &**l)),
+        _ => Err(format!(
+            "Server {} has proxyProtocol {}, for which proxies have no limits; use HTTP/2 for gRPC",
+            server.metadata.name,
+            server.spec.proxy_protocol.as_deref().unwrap_or_default()
+        )),
+    }
 }

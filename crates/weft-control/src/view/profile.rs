@@ -8,14 +8,15 @@ use super::{
 use crate::{
     config::ControllerConfig,
     index::{reader::Reader, registry::Subject},
+    ports::PortSet,
 };
 use std::{net::SocketAddr, sync::Arc};
-use weft_kube::{core::service::Service, meta::ObjectName};
+use weft_kube::{core::service::Service, meta::ObjectName, policy::service_profile::ServiceProfile};
 use weft_model::{
     identity::{Identity, PeerIdentity},
     meta::{Meta, Resource},
     outbound::{Endpoint, Endpoints},
-    profile::Profile,
+    profile::{self as model, Profile},
 };
 
 /// The identity given for an address that two pods claim. Nobody can have it (RFC 2606), so whoever connects fails in
@@ -26,6 +27,8 @@ const CONTESTED: &str = "address-claimed-by-two-pods.invalid";
 pub struct ProfileOf {
     pub target: ProfileTarget,
     pub client_node: Option<String>,
+    /// Whose ServiceProfiles come first.
+    pub client_namespace: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +59,7 @@ impl Subject for ProfileOf {
         let profile = match &self.target {
             ProfileTarget::Addr(addr) => self.of_address(reader, config, *addr),
             ProfileTarget::Service { service, port } => match reader.service(service) {
-                Some(service) => of_service(reader, config, service, *port),
+                Some(service) => self.of_service(reader, config, service, *port),
                 None => return ProfileView::NoSuchName,
             },
             ProfileTarget::Member { service, hostname, port } => {
@@ -82,7 +85,7 @@ impl ProfileOf {
     fn of_address(&self, reader: &Reader<'_>, config: &ControllerConfig, addr: SocketAddr) -> Profile {
         let zone = zone_of(reader, self.client_node.as_deref());
         match holder(reader, config, addr.ip(), Some(addr.port())) {
-            Holder::Service(service) => of_service(reader, config, service, addr.port()),
+            Holder::Service(service) => self.of_service(reader, config, service, addr.port()),
             Holder::Pod(pod) => Profile {
                 opaque: is_opaque(reader, config, pod, addr.port()),
                 endpoint: Some(Arc::new(pod_endpoint(reader, config, pod, addr, zone))),
@@ -117,21 +120,77 @@ impl ProfileOf {
             },
         }
     }
+
+    fn of_service(
+        &self,
+        reader: &Reader<'_>,
+        config: &ControllerConfig,
+        service: &Service,
+        port: u16,
+    ) -> Profile {
+        // The outbound policy answers for a port that the Service does not define.
+        if service.port(port).is_none() && !service.is_headless() {
+            return Profile::default();
+        }
+        let meta = &service.metadata;
+        let name = config.service_name(&meta.namespace, &meta.name);
+        let object = service_profile(reader, &name, &self.client_namespace, &meta.namespace);
+        let opaque =
+            |p: &ServiceProfile| PortSet::parse(&p.spec.opaque_ports.join(",")).contains_number(port);
+        Profile {
+            opaque: is_opaque_service(reader, config, service, port) || object.is_some_and(opaque),
+            endpoint: None,
+            parent: Some(Arc::new(service_meta(service, port))),
+            service: object.map(|p| routes(config, p, port)).unwrap_or_default(),
+            fully_qualified_name: Some(name),
+        }
+    }
 }
 
-fn of_service(reader: &Reader<'_>, config: &ControllerConfig, service: &Service, port: u16) -> Profile {
-    // The outbound policy answers for a port that the Service does not define.
-    if service.port(port).is_none() && !service.is_headless() {
-        return Profile::default();
+/// The ServiceProfile of a service: the client's own, else the service's. One that cannot be read is as good as absent.
+fn service_profile<'i>(
+    reader: &Reader<'i>,
+    name: &str,
+    client_namespace: &str,
+    service_namespace: &str,
+) -> Option<&'i ServiceProfile> {
+    [client_namespace, service_namespace]
+        .into_iter()
+        .filter_map(|namespace| reader.profile(&ObjectName::new(namespace, name)))
+        .find(|profile| profile.read().is_ok())
+        .map(|profile| &**profile)
+}
+
+fn routes(config: &ControllerConfig, profile: &ServiceProfile, port: u16) -> model::ServiceProfile {
+    // `service_profile` has read it before.
+    let Ok(read) = profile.read() else { return model::ServiceProfile::default() };
+    let share = |(authority, weight): (String, u32)| {
+        let authority = match authority.rsplit_once(':') {
+            Some(_) => authority,
+            None => format!("{}:{port}", authority.trim_end_matches('.')),
+        };
+        let meta = service_of_authority(config, &authority).map(Arc::new);
+        model::Override { authority, weight, meta }
+    };
+    model::ServiceProfile {
+        routes: read.routes,
+        budget: read.budget,
+        overrides: read.shares.into_iter().map(share).collect(),
     }
-    let name = &service.metadata;
-    Profile {
-        fully_qualified_name: Some(config.service_name(&name.namespace, &name.name)),
-        opaque: is_opaque_service(reader, config, service, port),
-        endpoint: None,
-        parent: Some(Arc::new(service_meta(service, port))),
-        ..Profile::default()
-    }
+}
+
+/// The Service that `name.namespace.svc.DOMAIN:port` stands for.
+fn service_of_authority(config: &ControllerConfig, authority: &str) -> Option<Meta> {
+    let (host, port) = authority.rsplit_once(':')?;
+    let (name, namespace) = host.strip_suffix(&format!(".svc.{}", config.cluster_domain))?.split_once('.')?;
+    Some(Meta::Resource(Resource {
+        group: "core".to_owned(),
+        kind: "Service".to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        section: String::new(),
+        port: port.parse().ok()?,
+    }))
 }
 
 pub(super) fn service_meta(service: &Service, port: u16) -> Meta {

@@ -1,5 +1,10 @@
 //! Single answers, as tables where there are many.
 
+mod authorizations;
+mod egress;
+mod profiles;
+mod routes;
+
 use super::{
     confirm::{State, confirm},
     decision::{Attempt, AttemptedRequest, decide},
@@ -79,7 +84,11 @@ impl World {
         }
     }
     fn profile(&self, addr: &str) -> Arc<Profile> {
-        let of = ProfileOf { target: ProfileTarget::Addr(addr.parse().unwrap()), client_node: None };
+        let of = ProfileOf {
+            target: ProfileTarget::Addr(addr.parse().unwrap()),
+            client_node: None,
+            client_namespace: "shop".to_owned(),
+        };
         match self.view(&of) {
             ProfileView::Profile(profile) => profile,
             ProfileView::NoSuchName => panic!("no profile"),

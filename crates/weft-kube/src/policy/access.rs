@@ -15,6 +15,15 @@ pub enum Access {
 }
 
 impl Access {
+    pub const NAMES: [&'static str; 6] = [
+        "deny",
+        "audit",
+        "all-authenticated",
+        "all-unauthenticated",
+        "cluster-authenticated",
+        "cluster-unauthenticated",
+    ];
+
     pub fn parse(text: &str) -> Option<Access> {
         Some(match text {
             "all-unauthenticated" => Access::Allow { authenticated: false, cluster_only: false },
@@ -45,14 +54,7 @@ mod tests {
 
     #[test]
     fn names_are_linkerds() {
-        for name in [
-            "all-unauthenticated",
-            "all-authenticated",
-            "cluster-unauthenticated",
-            "cluster-authenticated",
-            "deny",
-            "audit",
-        ] {
+        for name in Access::NAMES {
             assert_eq!(Access::parse(name).unwrap().as_str(), name);
         }
         assert_eq!(Access::parse("allow"), None);

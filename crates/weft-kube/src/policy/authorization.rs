@@ -1,9 +1,12 @@
 //! Who may call: AuthorizationPolicy and the two kinds of authentication it refers to.
 
-use super::reference::ObjectRef;
+use super::{
+    reference::{GATEWAY_GROUP, ObjectRef, POLICY_GROUP},
+    status::Conditions,
+};
 use crate::{
     kind::Kind,
-    meta::{Meta, nullable},
+    meta::{Meta, ObjectName, nullable},
 };
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -17,6 +20,8 @@ use weft_model::{
 pub struct AuthorizationPolicy {
     pub metadata: Meta,
     pub spec: AuthorizationSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub status: Conditions,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -32,6 +37,8 @@ pub struct AuthorizationSpec {
 pub struct MeshTlsAuthentication {
     pub metadata: Meta,
     pub spec: MeshTlsSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub status: Conditions,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -47,6 +54,8 @@ pub struct MeshTlsSpec {
 pub struct NetworkAuthentication {
     pub metadata: Meta,
     pub spec: NetworkSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub status: Conditions,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -94,13 +103,126 @@ kind!(AuthorizationPolicy, "AuthorizationPolicy", "authorizationpolicies");
 kind!(MeshTlsAuthentication, "MeshTLSAuthentication", "meshtlsauthentications");
 kind!(NetworkAuthentication, "NetworkAuthentication", "networkauthentications");
 
+impl NetworkMatch {
+    pub fn network(&self) -> Network {
+        Network { net: self.cidr.0, except: self.except.iter().map(|e| e.0).collect() }
+    }
+}
+
+/// What is wrong with a list of networks, if anything.
+pub(super) fn network_flaw(field: &str, networks: &[NetworkMatch]) -> Option<String> {
+    for (at, network) in networks.iter().enumerate() {
+        let net = network.cidr.0;
+        for (n, except) in network.except.iter().enumerate() {
+            let except = except.0;
+            if except.contains(&net) {
+                return Some(format!("{field}[{at}].except[{n}]: {except} leaves nothing of {net}"));
+            }
+            if !net.contains(&except) {
+                return Some(format!("{field}[{at}].except[{n}]: {except} is not within {net}"));
+            }
+        }
+    }
+    None
+}
+
+impl AuthorizationPolicy {
+    /// What is wrong with it, whatever else there is: the field and the reason. It then allows nobody.
+    pub fn flaw(&self) -> Option<String> {
+        let target = &self.spec.target_ref;
+        let local = &self.metadata.namespace;
+        if target.is("", "Namespace") {
+            if target.name != *local {
+                return Some(format!(
+                    "spec.targetRef.name: a Namespace as target must be the policy's own, {local:?}"
+                ));
+            }
+        } else if ![
+            (POLICY_GROUP, "Server"),
+            (POLICY_GROUP, "HTTPRoute"),
+            (GATEWAY_GROUP, "HTTPRoute"),
+            (GATEWAY_GROUP, "GRPCRoute"),
+        ]
+        .iter()
+        .any(|(group, kind)| target.is(group, kind))
+        {
+            return Some(format!(
+                "spec.targetRef: {} of group {:?} is no Server, Namespace, HTTPRoute or GRPCRoute",
+                target.kind, target.group
+            ));
+        }
+        if target.resolve(local).namespace != *local {
+            return Some(
+                "spec.targetRef.namespace: a target must be in the policy's own namespace".to_owned(),
+            );
+        }
+        let mut networks = 0;
+        let mut identities = 0;
+        for (at, reference) in self.spec.required_authentication_refs.iter().enumerate() {
+            let field = format!("spec.requiredAuthenticationRefs[{at}]");
+            let count = if reference.is(POLICY_GROUP, "NetworkAuthentication") {
+                &mut networks
+            } else if reference.is(POLICY_GROUP, "MeshTLSAuthentication")
+                || reference.is("", "ServiceAccount")
+            {
+                &mut identities
+            } else {
+                return Some(format!(
+                    "{field}: {} of group {:?} is no MeshTLSAuthentication, NetworkAuthentication or ServiceAccount",
+                    reference.kind, reference.group
+                ));
+            };
+            *count += 1;
+            if *count > 1 {
+                return Some(format!(
+                    "{field}: there may be one NetworkAuthentication, and one MeshTLSAuthentication or ServiceAccount"
+                ));
+            }
+        }
+        None
+    }
+}
+
+impl MeshTlsAuthentication {
+    /// What is wrong with it, if anything. What can be read of it holds.
+    pub fn flaw(&self) -> Option<String> {
+        if let Some(flaw) = identity_flaw("spec.identities", &self.spec.identities) {
+            return Some(flaw);
+        }
+        for (at, reference) in self.spec.identity_refs.iter().enumerate() {
+            let field = format!("spec.identityRefs[{at}]");
+            if reference.is("", "Namespace") {
+                if reference.namespace.is_some() {
+                    return Some(format!("{field}.namespace: a Namespace is in none"));
+                }
+            } else if !reference.is("", "ServiceAccount") {
+                return Some(format!(
+                    "{field}: {} of group {:?} is no ServiceAccount or Namespace",
+                    reference.kind, reference.group
+                ));
+            }
+        }
+        let nobody = self.spec.identities.is_empty() && self.spec.identity_refs.is_empty();
+        nobody.then(|| "spec: it names nobody; give identities or identityRefs".to_owned())
+    }
+}
+
+pub(super) fn identity_flaw(field: &str, texts: &[String]) -> Option<String> {
+    let bad = texts.iter().position(|text| identity_pattern(text).is_none())?;
+    Some(format!("{field}[{bad}]: {:?} is no DNS name, *.SUFFIX, * or SPIFFE id", texts[bad]))
+}
+
 impl NetworkAuthentication {
+    /// What is wrong with it, if anything.
+    pub fn flaw(&self) -> Option<String> {
+        if self.spec.networks.is_empty() {
+            return Some("spec.networks: it needs at least one".to_owned());
+        }
+        network_flaw("spec.networks", &self.spec.networks)
+    }
+
     pub fn networks(&self) -> Vec<Network> {
-        self.spec
-            .networks
-            .iter()
-            .map(|n| Network { net: n.cidr.0, except: n.except.iter().map(|e| e.0).collect() })
-            .collect()
+        self.spec.networks.iter().map(NetworkMatch::network).collect()
     }
 }
 
@@ -127,28 +249,54 @@ impl IdentityDomain<'_> {
 impl MeshTlsAuthentication {
     /// An identity that cannot be read allows nobody.
     pub fn authn(&self, domain: IdentityDomain<'_>) -> Authn {
-        let mut exact = BTreeSet::new();
-        let mut suffixes = Vec::new();
-        for text in &self.spec.identities {
-            match text.strip_prefix('*') {
-                Some("") => suffixes.push(Suffix(String::new())),
-                Some(rest) => {
-                    if let Some(suffix) = rest.strip_prefix('.').filter(|s| Identity::parse(s).is_ok()) {
-                        suffixes.push(Suffix(suffix.to_ascii_lowercase()));
-                    }
-                }
-                None => exact.extend(Identity::parse(text).ok()),
+        let of_kind = |kind: &'static str| {
+            self.spec.identity_refs.iter().filter(move |reference| reference.is("", kind))
+        };
+        let accounts = of_kind("ServiceAccount").map(|r| r.resolve(&self.metadata.namespace));
+        let namespaces = of_kind("Namespace").map(|r| r.name.as_str());
+        identities(&self.spec.identities, accounts, namespaces, domain)
+    }
+}
+
+/// Callers by their identities: as such, by ServiceAccount, and all those of a namespace.
+pub(super) fn identities<'n>(
+    texts: &[String],
+    accounts: impl IntoIterator<Item = ObjectName>,
+    namespaces: impl IntoIterator<Item = &'n str>,
+    domain: IdentityDomain<'_>,
+) -> Authn {
+    let mut exact = BTreeSet::new();
+    let mut suffixes = Vec::new();
+    for text in texts {
+        match identity_pattern(text) {
+            Some(Pattern::Exact(id)) => {
+                exact.insert(id);
             }
+            Some(Pattern::Suffix(suffix)) => suffixes.push(suffix),
+            None => {}
         }
-        for reference in &self.spec.identity_refs {
-            if reference.is("", "ServiceAccount") {
-                let account = reference.resolve(&self.metadata.namespace);
-                exact.extend(domain.service_account(&account.namespace, &account.name));
-            } else if reference.is("", "Namespace") {
-                suffixes.push(domain.namespace(&reference.name));
-            }
-        }
-        Authn::Identities { exact, suffixes }
+    }
+    exact.extend(accounts.into_iter().filter_map(|a| domain.service_account(&a.namespace, &a.name)));
+    suffixes.extend(namespaces.into_iter().map(|namespace| domain.namespace(namespace)));
+    Authn::Identities { exact, suffixes }
+}
+
+/// An identity as policies write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    Exact(Identity),
+    Suffix(Suffix),
+}
+
+/// `None`: neither a DNS name, with or without a star in front, nor a SPIFFE id.
+pub fn identity_pattern(text: &str) -> Option<Pattern> {
+    match text.strip_prefix('*') {
+        Some("") => Some(Pattern::Suffix(Suffix(String::new()))),
+        Some(rest) => rest
+            .strip_prefix('.')
+            .filter(|suffix| Identity::parse(suffix).is_ok())
+            .map(|suffix| Pattern::Suffix(Suffix(suffix.to_ascii_lowercase()))),
+        None => Identity::parse(text).ok().map(Pattern::Exact),
     }
 }
 

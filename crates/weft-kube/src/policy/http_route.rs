@@ -1,57 +1,11 @@
 //! HTTPRoute, of Linkerd's group and of the Gateway API: one shape, two kinds.
 
-use crate::{
-    kind::Kind,
-    meta::{Meta, ObjectName, nullable},
+use super::{
+    reference::{GATEWAY_GROUP, POLICY_GROUP},
+    route::{BackendRef, route_kind},
 };
+use crate::meta::nullable;
 use serde::Deserialize;
-
-use super::reference::{GATEWAY_GROUP, POLICY_GROUP};
-
-/// Equality leaves out the status: what controllers wrote there changes nothing about the route.
-#[derive(Clone, Debug, Deserialize)]
-pub struct HttpRoute {
-    pub metadata: Meta,
-    pub spec: HttpRouteSpec,
-    #[serde(default, deserialize_with = "nullable")]
-    pub status: HttpRouteStatus,
-}
-
-impl PartialEq for HttpRoute {
-    fn eq(&self, other: &Self) -> bool {
-        self.metadata == other.metadata && self.spec == other.spec
-    }
-}
-
-/// One entry per parent and controller, as they stand: most are other controllers'.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct HttpRouteStatus {
-    #[serde(deserialize_with = "nullable")]
-    pub parents: Vec<serde_json::Value>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct HttpRouteSpec {
-    #[serde(deserialize_with = "nullable")]
-    pub parent_refs: Vec<ParentRef>,
-    #[serde(deserialize_with = "nullable")]
-    pub hostnames: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    pub rules: Vec<HttpRouteRule>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ParentRef {
-    pub group: Option<String>,
-    pub kind: Option<String>,
-    pub namespace: Option<String>,
-    pub name: String,
-    pub section_name: Option<String>,
-    pub port: Option<u16>,
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -63,6 +17,10 @@ pub struct HttpRouteRule {
     #[serde(deserialize_with = "nullable")]
     pub backend_refs: Vec<BackendRef>,
     pub timeouts: Option<HttpRouteTimeouts>,
+    pub name: Option<String>,
+    /// Fields that this build does not know.
+    #[serde(flatten)]
+    pub rest: serde_json::Map<String, serde_json::Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -98,6 +56,8 @@ pub struct HttpRouteFilter {
     pub request_header_modifier: Option<HeaderModifier>,
     pub response_header_modifier: Option<HeaderModifier>,
     pub request_redirect: Option<RequestRedirect>,
+    pub url_rewrite: Option<UrlRewrite>,
+    pub request_mirror: Option<RequestMirror>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -135,17 +95,27 @@ pub struct PathModifier {
     pub replace_prefix_match: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+/// Replaces host or path on the way to the backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct BackendRef {
-    pub group: Option<String>,
-    pub kind: Option<String>,
-    pub name: String,
-    pub namespace: Option<String>,
-    pub port: Option<u16>,
-    pub weight: Option<u32>,
-    #[serde(deserialize_with = "nullable")]
-    pub filters: Vec<HttpRouteFilter>,
+pub struct UrlRewrite {
+    pub hostname: Option<String>,
+    pub path: Option<PathModifier>,
+}
+
+/// Sends a copy elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequestMirror {
+    pub backend_ref: BackendRef,
+    pub percent: Option<u32>,
+    pub fraction: Option<Fraction>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Fraction {
+    pub numerator: u32,
+    pub denominator: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -155,59 +125,11 @@ pub struct HttpRouteTimeouts {
     pub backend_request: Option<String>,
 }
 
-impl ParentRef {
-    /// Whether it names this kind. A parent without group and kind is a Gateway.
-    pub fn is(&self, group: &str, kind: &str) -> bool {
-        let own = match self.group.as_deref() {
-            None => GATEWAY_GROUP,
-            Some("core") => "",
-            Some(group) => group,
-        };
-        own == group && self.kind.as_deref().unwrap_or("Gateway") == kind
-    }
-
-    pub fn resolve(&self, local: &str) -> ObjectName {
-        ObjectName::new(self.namespace.as_deref().unwrap_or(local), &self.name)
-    }
-}
-
-impl BackendRef {
-    pub fn is_service(&self) -> bool {
-        matches!(self.group.as_deref(), None | Some("" | "core"))
-            && self.kind.as_deref().is_none_or(|k| k == "Service")
-    }
-
-    pub fn resolve(&self, local: &str) -> ObjectName {
-        ObjectName::new(self.namespace.as_deref().unwrap_or(local), &self.name)
-    }
-}
-
-/// HTTPRoute of `policy.linkerd.io`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct PolicyHttpRoute(pub HttpRoute);
-
-/// HTTPRoute of `gateway.networking.k8s.io`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct GatewayHttpRoute(pub HttpRoute);
-
-impl Kind for PolicyHttpRoute {
-    const GROUP: &'static str = POLICY_GROUP;
-    const VERSION: &'static str = "v1beta3";
-    const KIND: &'static str = "HTTPRoute";
-    const PLURAL: &'static str = "httproutes";
-    fn meta(&self) -> &Meta {
-        &self.0.metadata
-    }
-}
-
-impl Kind for GatewayHttpRoute {
-    const GROUP: &'static str = GATEWAY_GROUP;
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "HTTPRoute";
-    const PLURAL: &'static str = "httproutes";
-    fn meta(&self) -> &Meta {
-        &self.0.metadata
-    }
-}
+route_kind!(
+    /// HTTPRoute of `policy.linkerd.io`.
+    PolicyHttpRoute, POLICY_GROUP, "v1beta3", "HTTPRoute", "httproutes", HttpRouteRule
+);
+route_kind!(
+    /// HTTPRoute of `gateway.networking.k8s.io`.
+    GatewayHttpRoute, GATEWAY_GROUP, "v1", "HTTPRoute", "httproutes", HttpRouteRule
+);

@@ -1,6 +1,6 @@
 //! `HTTPLocalRateLimitPolicy`.
 
-use super::{authorization::IdentityDomain, reference::ObjectRef};
+use super::{authorization::IdentityDomain, reference::ObjectRef, status::Conditions};
 use crate::{
     kind::Kind,
     meta::{Meta, nullable},
@@ -13,6 +13,8 @@ use weft_model::{inbound::RateLimit, meta};
 pub struct HttpLocalRateLimitPolicy {
     pub metadata: Meta,
     pub spec: RateLimitSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub status: Conditions,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -80,5 +82,46 @@ impl HttpLocalRateLimitPolicy {
                 })
                 .collect(),
         }
+    }
+
+    /// What is wrong with it, whatever else there is: the field and the reason.
+    pub fn flaw(&self) -> Option<String> {
+        let spec = &self.spec;
+        let local = &self.metadata.namespace;
+        if !spec.target_ref.is(Self::GROUP, "Server") || spec.target_ref.resolve(local).namespace != *local {
+            return Some("spec.targetRef: the target must be a Server of the same namespace".to_owned());
+        }
+        if spec.total.is_none() && spec.identity.is_none() && spec.overrides.is_empty() {
+            return Some("spec: it limits nothing; give total, identity or overrides".to_owned());
+        }
+        let total = spec.total.map(|l| l.requests_per_second);
+        let rates = [
+            ("spec.total".to_owned(), total),
+            ("spec.identity".to_owned(), spec.identity.map(|l| l.requests_per_second)),
+        ];
+        let overrides = spec.overrides.iter().enumerate();
+        let overrides =
+            overrides.map(|(at, o)| (format!("spec.overrides[{at}]"), Some(o.requests_per_second)));
+        for (field, rate) in rates.into_iter().chain(overrides) {
+            let Some(rate) = rate else { continue };
+            if rate == 0 {
+                return Some(format!(
+                    "{field}.requestsPerSecond: 0 would refuse everything; use a Server's accessPolicy for that"
+                ));
+            }
+            if total.is_some_and(|total| rate > total) {
+                return Some(format!(
+                    "{field}.requestsPerSecond: {rate} is above spec.total, which is reached first"
+                ));
+            }
+        }
+        for (at, limit) in spec.overrides.iter().enumerate() {
+            if let Some(n) = limit.client_refs.iter().position(|r| !r.is("", "ServiceAccount")) {
+                return Some(format!(
+                    "spec.overrides[{at}].clientRefs[{n}]: a client must be a ServiceAccount"
+                ));
+            }
+        }
+        None
     }
 }

@@ -1,7 +1,12 @@
 //! `Server`: a port of some workloads, and how its bytes are read.
 
-use super::access::Access;
-use crate::{core::service::IntOrString, kind::Kind, meta::Meta, selector::LabelSelector};
+use super::{access::Access, status::Conditions};
+use crate::{
+    core::service::IntOrString,
+    kind::Kind,
+    meta::{Meta, nullable},
+    selector::LabelSelector,
+};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -9,6 +14,8 @@ use std::collections::BTreeMap;
 pub struct Server {
     pub metadata: Meta,
     pub spec: ServerSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub status: Conditions,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -74,5 +81,27 @@ impl Server {
     /// What is allowed besides the authorizations that name this Server; absent and unknown values allow nothing.
     pub fn access(&self) -> Access {
         self.spec.access_policy.as_deref().and_then(Access::parse).unwrap_or(Access::Deny)
+    }
+
+    /// What is wrong with it, if anything: the field, the value and what is expected. It then allows nothing.
+    pub fn flaw(&self) -> Option<String> {
+        let spec = &self.spec;
+        let access = spec.access_policy.as_deref().filter(|text| Access::parse(text).is_none());
+        match (&spec.pod_selector, &spec.external_workload_selector) {
+            (Some(_), Some(_)) => {
+                return Some("spec: podSelector and externalWorkloadSelector exclude each other".to_owned());
+            }
+            (None, None) => {
+                return Some("spec: podSelector or externalWorkloadSelector is needed".to_owned());
+            }
+            (Some(_), None) | (None, Some(_)) => {}
+        }
+        if self.protocol().is_none() {
+            let protocol = spec.proxy_protocol.as_deref().unwrap_or_default();
+            return Some(format!(
+                "spec.proxyProtocol: {protocol:?} is none of unknown, HTTP/1, HTTP/2, gRPC, opaque, TLS"
+            ));
+        }
+        access.map(|text| format!("spec.accessPolicy: {text:?} is none of {}", Access::NAMES.join(", ")))
     }
 }
