@@ -1,4 +1,4 @@
-//! Injection: which pods get a proxy, and what it takes.
+//! Admission: which pods get a proxy and what it takes, and which policies are refused.
 
 pub mod decide;
 pub mod environment;
@@ -6,4 +6,5 @@ pub mod inject;
 pub mod opt_in;
 #[cfg(test)]
 mod tests;
+pub mod validate;
 pub mod webhook;

@@ -3,6 +3,7 @@
 use super::{
     decide::{Annotations, Decision, decide},
     inject::{About, inject},
+    validate,
 };
 use crate::{
     authority::{Authorities, Authority},
@@ -66,6 +67,13 @@ impl Webhook {
                 return text(StatusCode::BAD_REQUEST, format!("the request cannot be read: {error}\n"));
             }
         };
+        let (group, kind) = (asked.kind.group.as_str(), asked.kind.kind.as_str());
+        if let Some(verdict) = validate::check(group, kind, &asked.object, self.store.config.identities()) {
+            let response = verdict.response(&asked.uid);
+            return json_answer(
+                &json!({"apiVersion": version, "kind": "AdmissionReview", "response": response}),
+            );
+        }
         // Without trust anchors no proxy could start: the caller's failure policy decides.
         let Some(authority) = self.authorities.current() else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "the issuer is not loaded yet\n");

@@ -9,17 +9,17 @@ use weft_kube::{
         pod::Pod,
         service::Service,
     },
+    kind::Kind,
     meta::{Meta, ObjectName},
     policy::{
         authorization::{AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication},
         egress_network::EgressNetwork,
         external_workload::ExternalWorkload,
-        grpc_route::GrpcRouteRule,
-        http_route::HttpRouteRule,
+        grpc_route::{GrpcRoute, GrpcRouteRule},
+        http_route::{GatewayHttpRoute, HttpRouteRule, PolicyHttpRoute},
         rate_limit::HttpLocalRateLimitPolicy,
-        reference::{GATEWAY_GROUP, POLICY_GROUP},
         reference_grant::ReferenceGrant,
-        route::{ByteRule, ParentRef, Route},
+        route::{ByteRule, ParentRef, Route, TcpRoute, TlsRoute},
         server::Server,
         server_authorization::ServerAuthorization,
         service_profile::ServiceProfile,
@@ -260,18 +260,26 @@ impl<'i> Reader<'i> {
 impl Index {
     /// The routes of one namespace, or of all, in no order that means anything.
     pub(crate) fn routes<'i>(&'i self, namespace: Option<&str>) -> impl Iterator<Item = RouteRef<'i>> {
-        let policy = self.policy_routes.among(namespace);
-        let gateway = self.gateway_routes.among(namespace);
-        let (grpc, tls, tcp) = (
-            self.grpc_routes.among(namespace),
-            self.tls_routes.among(namespace),
-            self.tcp_routes.among(namespace),
-        );
-        let http = policy
-            .map(|r| RouteRef::new(POLICY_GROUP, RouteKind::Http, &r.0, Rules::Http))
-            .chain(gateway.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Http, &r.0, Rules::Http)));
-        http.chain(grpc.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Grpc, &r.0, Rules::Grpc)))
-            .chain(tls.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Tls, &r.0, Rules::Bytes)))
-            .chain(tcp.map(|r| RouteRef::new(GATEWAY_GROUP, RouteKind::Tcp, &r.0, Rules::Bytes)))
+        let policy = self.policy_routes.among(namespace).map(|r| RouteRef::from(&**r));
+        let gateway = self.gateway_routes.among(namespace).map(|r| RouteRef::from(&**r));
+        let grpc = self.grpc_routes.among(namespace).map(|r| RouteRef::from(&**r));
+        let tls = self.tls_routes.among(namespace).map(|r| RouteRef::from(&**r));
+        let tcp = self.tcp_routes.among(namespace).map(|r| RouteRef::from(&**r));
+        policy.chain(gateway).chain(grpc).chain(tls).chain(tcp)
     }
 }
+
+macro_rules! route_ref {
+    ($object:ty, $kind:ident, $rules:ident) => {
+        impl<'i> From<&'i $object> for RouteRef<'i> {
+            fn from(route: &'i $object) -> Self {
+                RouteRef::new(<$object>::GROUP, RouteKind::$kind, &route.0, Rules::$rules)
+            }
+        }
+    };
+}
+route_ref!(PolicyHttpRoute, Http, Http);
+route_ref!(GatewayHttpRoute, Http, Http);
+route_ref!(GrpcRoute, Grpc, Grpc);
+route_ref!(TlsRoute, Tls, Bytes);
+route_ref!(TcpRoute, Tcp, Bytes);
