@@ -45,7 +45,8 @@ pub(crate) fn read(headers: &HeaderMap) -> Option<Context> {
     (found.flags & 1 == 1 && found.trace != [0; 16] && found.parent != [0; 8]).then_some(found)
 }
 
-/// Tells the next hop about `span`, in the form that came.
+/// Tells the next hop about `span`, in the form that came. Where the same trace is told in B3's form, too, it is told there as
+/// well: who reads that form must not take this hop for left out.
 pub(crate) fn write(headers: &mut HeaderMap, context: &Context, span: [u8; 8]) {
     let Context { trace, parent, flags, form } = context;
     match form {
@@ -62,10 +63,12 @@ pub(crate) fn write(headers: &mut HeaderMap, context: &Context, span: [u8; 8]) {
             bytes.extend_from_slice(&[2, *flags]);
             insert(headers, GRPC, &STANDARD_NO_PAD.encode(bytes));
         }
-        Form::B3 => {
-            insert(headers, B3_PARENT, &hex(parent));
-            insert(headers, B3_SPAN, &hex(&span));
-        }
+        Form::B3 => {}
+    }
+    let same_trace = *form == Form::B3 || b3(headers).is_some_and(|other| other.trace == *trace);
+    if same_trace {
+        insert(headers, B3_PARENT, &hex(parent));
+        insert(headers, B3_SPAN, &hex(&span));
     }
 }
 
@@ -178,10 +181,16 @@ mod tests {
             (&told["x-b3-parentspanid"], &told["x-b3-spanid"]),
             (&HeaderValue::from_static("b7ad6b7169203331"), &HeaderValue::from_static("0102030405060708"),)
         );
-        // The first form counts.
+        // The first form counts, and the other is told the same if it means the same trace.
         let both = [&b3[..], &[("traceparent", parent.as_str())]].concat();
         let told = passed_on(&both);
-        assert_eq!(told["x-b3-spanid"], "b7ad6b7169203331");
+        assert_eq!(told["traceparent"], format!("00-{TRACE}-0102030405060708-01"));
+        assert_eq!(
+            (&told["x-b3-spanid"], &told["x-b3-parentspanid"]),
+            (&"0102030405060708".parse().unwrap(), &b3[1].1.parse().unwrap())
+        );
+        let other = [("x-b3-traceid", "b7ad6b7169203331"), b3[1], b3[2], ("traceparent", parent.as_str())];
+        assert_eq!(passed_on(&other)["x-b3-spanid"], "b7ad6b7169203331");
     }
 
     #[test]
