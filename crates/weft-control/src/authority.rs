@@ -7,6 +7,7 @@ use crate::{config::ControllerConfig, index::store::Store};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -22,7 +23,10 @@ use weft_kube::{
     kind::Kind,
     watch::{Pulse, Scope, Watch},
 };
-use weft_tls::{authority::Ca, bundle::TrustBundle};
+use weft_tls::{
+    authority::Ca,
+    bundle::{TrustBundle, foreign_domain},
+};
 
 pub const ISSUER_SECRET: &str = "linkerd-identity-issuer";
 pub const ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
@@ -79,6 +83,8 @@ struct Texts {
     certificate: String,
     key: String,
     roots: String,
+    /// Of other trust domains, by domain.
+    foreign: BTreeMap<String, String>,
 }
 
 async fn reread(
@@ -145,6 +151,11 @@ async fn read(client: &Client, config: &ControllerConfig) -> Result<Texts, Fault
     Ok(Texts {
         certificate: field(certificate)?,
         key: field(key)?,
+        foreign: roots
+            .data
+            .iter()
+            .filter_map(|(key, text)| Some((foreign_domain(key)?.to_owned(), text.clone())))
+            .collect(),
         roots: roots.data.get(ROOTS_KEY).cloned().ok_or_else(|| missing(ROOTS_CONFIG_MAP, ROOTS_KEY))?,
     })
 }
@@ -156,6 +167,14 @@ fn missing(object: &str, key: &'static str) -> Fault {
 fn usable(texts: &Texts) -> Result<Authority, Fault> {
     let roots = TrustBundle::parse(&texts.roots)
         .map_err(|e| missing(ROOTS_CONFIG_MAP, ROOTS_KEY).because(e.to_string()))?;
+    let mut roots = roots;
+    for (domain, text) in &texts.foreign {
+        // One that cannot be read must not take the mesh's own away.
+        match TrustBundle::parse(text).and_then(|bundle| roots.clone().with_foreign(domain, bundle)) {
+            Ok(with) => roots = with,
+            Err(error) => tracing::error!(domain, %error, "the roots of a foreign trust domain are left out"),
+        }
+    }
     for warning in roots.warnings() {
         tracing::warn!("trust roots: {warning}");
     }

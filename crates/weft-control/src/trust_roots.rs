@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 use weft_kube::{api, core::node::ConfigMap, kind::Kind};
-use weft_tls::bundle::TrustBundle;
+use weft_tls::bundle::{TrustBundle, foreign_key};
 
 /// The copies' name. The original, in the control plane's namespace, is [`crate::authority::ROOTS_CONFIG_MAP`].
 pub const NAMESPACE_ROOTS: &str = "weft-identity-trust-roots";
@@ -92,10 +92,38 @@ fn due(wanted: &BTreeSet<String>, written: &Written, roots: &TrustBundle) -> Vec
 }
 
 fn config_map(namespace: &str, control_namespace: &str, roots: &TrustBundle) -> Value {
+    let foreign = roots.foreign().map(|(domain, bundle)| (foreign_key(domain), bundle.to_pem()));
+    let data: BTreeMap<String, String> = foreign.chain([(ROOTS_KEY.to_owned(), roots.to_pem())]).collect();
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": NAMESPACE_ROOTS, "namespace": namespace,
             "labels": {"linkerd.io/control-plane-ns": control_namespace}},
-        "data": {ROOTS_KEY: roots.to_pem()},
+        "data": data,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_tls::authority::Ca;
+
+    fn bundle(name: &str) -> TrustBundle {
+        TrustBundle::parse(&Ca::root(name, Duration::from_secs(3_600)).unwrap().certificate_pem()).unwrap()
+    }
+
+    #[test]
+    fn a_copy_is_written_when_it_is_missing_or_old_and_has_the_foreign_roots_too() {
+        let (old, new) = (bundle("a.example"), bundle("b.example"));
+        let wanted = BTreeSet::from(["gone".to_owned(), "new".to_owned(), "same".to_owned()]);
+        let mut written = Written::new();
+        written.insert("same".into(), (new.clone(), Instant::now()));
+        written.insert("gone".into(), (old, Instant::now()));
+        assert_eq!(due(&wanted, &written, &new), ["gone", "new"]);
+
+        let with = new.clone().with_foreign("east.example", bundle("east.example")).unwrap();
+        assert_eq!(due(&wanted, &written, &with).len(), 3);
+        let copy = config_map("shop", "linkerd", &with);
+        assert_eq!(copy["data"][ROOTS_KEY], new.to_pem());
+        assert!(copy["data"]["foreign.east.example.crt"].as_str().unwrap().contains("BEGIN CERTIFICATE"));
+    }
 }

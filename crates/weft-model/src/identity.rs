@@ -42,6 +42,15 @@ impl Identity {
         self.0.starts_with("spiffe://")
     }
 
+    /// Whose authority vouches for it: what follows the control plane's namespace, or a SPIFFE URI's first part.
+    pub fn trust_domain(&self) -> Option<&str> {
+        if let Some(rest) = self.0.strip_prefix("spiffe://") {
+            return rest.split('/').next();
+        }
+        let (_, control_plane) = self.0.split_once(".serviceaccount.identity.")?;
+        control_plane.split_once('.').map(|(_, domain)| domain)
+    }
+
     /// The ServiceAccount (namespace, name) that a DNS-like identity stands for.
     pub fn service_account(&self) -> Option<(&str, &str)> {
         let mut labels = self.0.splitn(4, '.');

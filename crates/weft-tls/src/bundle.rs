@@ -4,13 +4,22 @@ use crate::certificate::Facts;
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
 use std::{fmt, sync::Arc, time::SystemTime};
+use weft_model::identity::Identity;
 
-/// The certificates that a chain must end in.
+/// The certificates that a chain must end in; beside them those of other trust domains.
 #[derive(Clone)]
 pub struct TrustBundle {
     anchors: Vec<CertificateDer<'static>>,
     store: Arc<RootCertStore>,
     warnings: Vec<String>,
+    foreign: Arc<Vec<Foreign>>,
+}
+
+/// The anchors of another trust domain. They vouch for its identities and for no others, and no other anchors vouch for them.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Foreign {
+    pub(crate) domain: String,
+    pub(crate) bundle: TrustBundle,
 }
 
 /// A text holds no usable certificate.
@@ -19,6 +28,19 @@ pub struct BadBundle(pub String);
 
 /// A bundle is configuration, but it may come from a ConfigMap anybody can grow: more than any mesh needs.
 const MAX_PEM_BYTES: usize = 1 << 20;
+const MAX_FOREIGN: usize = 64;
+const FOREIGN_PREFIX: &str = "foreign.";
+const FOREIGN_SUFFIX: &str = ".crt";
+
+/// The key of a ConfigMap, and the name of a file beside the bundle, that holds another trust domain's anchors.
+pub fn foreign_key(domain: &str) -> String {
+    format!("{FOREIGN_PREFIX}{domain}{FOREIGN_SUFFIX}")
+}
+
+/// The trust domain that such a key is about.
+pub fn foreign_domain(key: &str) -> Option<&str> {
+    key.strip_prefix(FOREIGN_PREFIX)?.strip_suffix(FOREIGN_SUFFIX).filter(|domain| !domain.is_empty())
+}
 
 impl TrustBundle {
     /// Parses PEM: CRLF, comments, indentation, blank lines and duplicates are tolerated; a block that is no usable
@@ -53,7 +75,47 @@ impl TrustBundle {
             }
             store.add(anchor.clone()).map_err(|e| BadBundle(format!("certificate {}: {e}", index + 1)))?;
         }
-        Ok(TrustBundle { anchors, store: Arc::new(store), warnings })
+        Ok(TrustBundle { anchors, store: Arc::new(store), warnings, foreign: Arc::default() })
+    }
+
+    /// Also trusts another trust domain's anchors, for its own identities only.
+    pub fn with_foreign(mut self, domain: &str, mut bundle: TrustBundle) -> Result<Self, BadBundle> {
+        let domain = domain.to_ascii_lowercase();
+        if Identity::parse(&domain).is_err() {
+            return Err(BadBundle(format!("{domain:?} is no trust domain")));
+        }
+        bundle.foreign = Arc::default();
+        let foreign = Arc::make_mut(&mut self.foreign);
+        foreign.retain(|other| other.domain != domain);
+        if foreign.len() == MAX_FOREIGN {
+            return Err(BadBundle(format!("more than {MAX_FOREIGN} foreign trust domains")));
+        }
+        foreign.push(Foreign { domain, bundle });
+        foreign.sort_by(|a, b| a.domain.cmp(&b.domain));
+        Ok(self)
+    }
+
+    /// The foreign trust domains, and the anchors of each.
+    pub fn foreign(&self) -> impl Iterator<Item = (&str, &TrustBundle)> {
+        self.foreign.iter().map(|foreign| (foreign.domain.as_str(), &foreign.bundle))
+    }
+
+    /// The anchors that vouch for what this certificate names. `None`: it names identities of several domains, for which
+    /// nobody can vouch.
+    pub(crate) fn for_certificate(&self, certificate: &CertificateDer<'_>) -> Option<&TrustBundle> {
+        if self.foreign.is_empty() {
+            return Some(self);
+        }
+        let of = |id: &Identity| {
+            let domain = id.trust_domain()?;
+            self.foreign.iter().position(|foreign| domain.eq_ignore_ascii_case(&foreign.domain))
+        };
+        let mut domains = crate::certificate::identities(certificate).into_iter().map(|id| of(&id));
+        let first = domains.next().flatten();
+        if domains.any(|other| other != first) {
+            return None;
+        }
+        Some(first.map_or(self, |at| &self.foreign[at].bundle))
     }
 
     pub fn anchors(&self) -> &[CertificateDer<'static>] {
@@ -77,7 +139,7 @@ impl TrustBundle {
     pub fn joined(&self, other: &TrustBundle) -> Result<Self, BadBundle> {
         let mut anchors = self.anchors.clone();
         anchors.extend(other.anchors.iter().filter(|anchor| !self.anchors.contains(anchor)).cloned());
-        Self::new(anchors)
+        Ok(TrustBundle { foreign: self.foreign.clone(), ..Self::new(anchors)? })
     }
 
     /// Those of the anchors that `keep` wants, of which there must be one.
@@ -118,7 +180,7 @@ pub(crate) fn certificates(
 
 impl PartialEq for TrustBundle {
     fn eq(&self, other: &Self) -> bool {
-        self.anchors == other.anchors
+        self.anchors == other.anchors && self.foreign == other.foreign
     }
 }
 

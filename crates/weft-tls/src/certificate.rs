@@ -90,6 +90,11 @@ fn names(der: &CertificateDer<'_>) -> Vec<String> {
     }
 }
 
+/// Every name that is an identity, verified or not.
+pub(crate) fn identities(der: &CertificateDer<'_>) -> Vec<Identity> {
+    names(der).iter().filter_map(|name| Identity::parse(name).ok()).collect()
+}
+
 /// The identity of a certificate that was verified already: its first name that is one.
 pub(crate) fn first_identity(der: &CertificateDer<'_>) -> Option<Identity> {
     let cert = webpki::EndEntityCert::try_from(der).ok()?;

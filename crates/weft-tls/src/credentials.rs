@@ -11,7 +11,7 @@ use crate::{
 use rustls::{
     ClientConfig, ServerConfig,
     client::Resumption,
-    server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::{NoServerSessionStorage, ResolvesServerCert},
     sign::{CertifiedKey, SingleCertAndKey},
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -162,7 +162,7 @@ impl Client {
             .with_protocol_versions(VERSIONS)
             .expect("the provider has TLS 1.3 suites")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyMeshServer { roots: roots.store().clone() }));
+            .with_custom_certificate_verifier(Arc::new(AnyMeshServer { roots: roots.clone() }));
         let mut plain = match certified {
             Some(key) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))),
             None => builder.with_no_client_auth(),
@@ -189,11 +189,7 @@ pub(crate) fn server_config(
     certificates: Arc<dyn ResolvesServerCert>,
     roots: &TrustBundle,
 ) -> Result<Arc<ServerConfig>, Fault> {
-    let verifier: Arc<dyn ClientCertVerifier> =
-        WebPkiClientVerifier::builder_with_provider(roots.store().clone(), provider())
-            .allow_unauthenticated()
-            .build()
-            .map_err(|e| Fault::new(Code::Invariant).because(e))?;
+    let verifier = verify::clients(roots)?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(VERSIONS)
         .map_err(|e| failure::fault_of(&e, Side::Server))?

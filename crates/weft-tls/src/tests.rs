@@ -170,6 +170,67 @@ async fn foreign_anchors_are_told_apart_by_each_side() {
     assert!(fault.record().fact("alert").is_some());
 }
 
+/// A cluster beside this one: its roots vouch for its own workloads, and for nobody here.
+#[tokio::test]
+async fn a_foreign_bundle_is_valid_for_its_own_trust_domain_only() {
+    let (ours, theirs) = (pki(), pki());
+    let foreign = Identity::parse("web.shop.serviceaccount.identity.linkerd.east.example").unwrap();
+    let both = ours.roots.clone().with_foreign("East.example", theirs.roots.clone()).unwrap();
+    assert_ne!(both, ours.roots);
+    let (key, issued) = ours.issue(&id("store"));
+    let store =
+        Credentials::new(id("store"), id("store"), &key, issued.leaf, issued.intermediates, &both).unwrap();
+    let trusting = theirs.roots.clone().with_foreign("cluster.local", ours.roots.clone()).unwrap();
+    let client = |pki: &Pki, id: &Identity| {
+        let (key, issued) = pki.issue(id);
+        let own = pki.roots.clone();
+        let made =
+            Credentials::new(id.clone(), id.clone(), &key, issued.leaf, issued.intermediates, &own).unwrap();
+        // Whom it trusts is not what is tested; it is to get as far as to show its certificate.
+        made.under(&trusting.joined(&own).unwrap()).unwrap().0
+    };
+    let shown = async |client: Credentials| {
+        let (_, accepted) = handshake(client.client(), &store, store.id(), false, Offer::Nothing).await;
+        accepted.map(|(client, _)| client).map_err(|fault| fault.code())
+    };
+    assert_eq!(shown(client(&theirs, &foreign)).await, Ok(Some(foreign.clone())));
+    assert_eq!(shown(client(&ours, &id("web"))).await, Ok(Some(id("web"))));
+    assert_eq!(
+        shown(client(&theirs, &id("web"))).await,
+        Err(Code::CertificateUntrusted),
+        "theirs, for one of ours"
+    );
+    assert_eq!(
+        shown(client(&ours, &foreign)).await,
+        Err(Code::CertificateUntrusted),
+        "ours, for one of theirs"
+    );
+
+    // The same seen from the client: a server of their domain, by their root and by ours.
+    for (pki, fine) in [(&theirs, true), (&ours, false)] {
+        let (key, issued) = pki.issue(&foreign);
+        let server = Credentials::new(
+            foreign.clone(),
+            foreign.clone(),
+            &key,
+            issued.leaf,
+            issued.intermediates,
+            &pki.roots.joined(&both).unwrap(),
+        );
+        let (connected, _) =
+            handshake(store.client(), &server.unwrap(), &foreign, false, Offer::Nothing).await;
+        assert_eq!(connected.is_ok(), fine);
+    }
+    // One certificate for both domains, by their root: whoever could be named first is nobody.
+    let key = Key::generate().unwrap();
+    let names = [foreign.as_str(), id("web").as_str()].map(str::to_owned);
+    let issued = theirs.issuer.issue(&key, &[&names[0], &names[1]], DAY, SystemTime::now()).unwrap();
+    let (two, own) = (foreign.clone(), theirs.roots.clone());
+    let made = Credentials::new(two.clone(), two, &key, issued.leaf, issued.intermediates, &own).unwrap();
+    assert_eq!(shown(made.under(&trusting).unwrap().0).await, Err(Code::CertificateUntrusted));
+    assert!(ours.roots.clone().with_foreign("no domain", theirs.roots.clone()).is_err());
+}
+
 #[tokio::test]
 async fn a_peer_that_speaks_something_else_is_named() {
     let pki = pki();

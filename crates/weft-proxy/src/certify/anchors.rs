@@ -11,7 +11,7 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_fault::{Code, Fault, Phase};
-use weft_tls::bundle::TrustBundle;
+use weft_tls::bundle::{TrustBundle, foreign_domain};
 
 /// How soon a change is seen.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
@@ -29,17 +29,14 @@ impl Anchors {
 
     /// The file's content, or the text where there is none yet.
     pub(crate) fn first(file: Option<&Path>, text: &str) -> Result<TrustBundle, Fault> {
-        let (source, read) = match file.map(|file| (file, read(file))) {
-            Some((file, Ok(text))) => (file.display().to_string(), text),
+        match file {
             // Whoever gives both wants to come up before the file is there.
-            Some((_, Err(_))) | None if !text.is_empty() => {
-                ("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS".to_owned(), text.to_owned())
-            }
-            Some((_, Err(unreadable))) => return Err(unreadable),
-            None => ("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS".to_owned(), String::new()),
-        };
-        TrustBundle::parse(&read)
-            .map_err(|why| Fault::new(Code::BadVariable).in_phase(Phase::Start).about(source).because(why))
+            Some(file) if text.is_empty() || file.exists() => bundle(file),
+            _ => TrustBundle::parse(text).map_err(|why| {
+                let about = "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS";
+                Fault::new(Code::BadVariable).in_phase(Phase::Start).about(about).because(why)
+            }),
+        }
     }
 
     /// Follows a file. Content that cannot be used changes nothing and is told once.
@@ -57,11 +54,7 @@ impl Anchors {
                 if publish.is_closed() {
                     return;
                 }
-                let parsed = read(&file).and_then(|text| {
-                    let unusable = |why| Fault::new(Code::AnchorsUnusable).about(file.display()).because(why);
-                    TrustBundle::parse(&text).map_err(unusable)
-                });
-                match parsed {
+                match bundle(&file) {
                     Ok(bundle) => {
                         told = None;
                         if publish.send_if_modified(|held| replace(held, &bundle)) {
@@ -114,6 +107,26 @@ fn replace(held: &mut TrustBundle, bundle: &TrustBundle) -> bool {
     other
 }
 
+/// The anchors of a file, and those of other trust domains in the files beside it.
+fn bundle(file: &Path) -> Result<TrustBundle, Fault> {
+    let parse = |file: &Path| {
+        let unusable = |why| {
+            Fault::new(Code::AnchorsUnusable).in_phase(Phase::Certify).about(file.display()).because(why)
+        };
+        TrustBundle::parse(&read(file)?).map_err(unusable)
+    };
+    let mut bundle = parse(file)?;
+    let beside = file.parent().and_then(|dir| std::fs::read_dir(dir).ok());
+    for entry in beside.into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(domain) = name.to_str().and_then(foreign_domain) else { continue };
+        let unusable =
+            |why| Fault::new(Code::AnchorsUnusable).in_phase(Phase::Certify).about(domain).because(why);
+        bundle = bundle.with_foreign(domain, parse(&entry.path())?).map_err(unusable)?;
+    }
+    Ok(bundle)
+}
+
 fn read(file: &Path) -> Result<String, Fault> {
     let unusable = || Fault::new(Code::AnchorsUnusable).in_phase(Phase::Certify).about(file.display());
     let size = std::fs::metadata(file).map_err(|e| unusable().because(e))?.len();
@@ -143,8 +156,18 @@ mod tests {
         assert_eq!(Anchors::first(Some(&file), &text).unwrap(), there.anchors());
         // Half of a file is no reason to trust something else without a word.
         std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nMII").unwrap();
-        assert_eq!(Anchors::first(Some(&file), &text).unwrap_err().code(), Code::BadVariable);
+        assert_eq!(Anchors::first(Some(&file), &text).unwrap_err().code(), Code::AnchorsUnusable);
         std::fs::File::create(&file).unwrap().set_len(FILE_BYTES + 1).unwrap();
         assert_eq!(read(&file).unwrap_err().code(), Code::AnchorsUnusable);
+
+        // Another trust domain's, in a file beside it.
+        std::fs::write(&file, &text).unwrap();
+        let east = dir.path().join(weft_tls::bundle::foreign_key("east.example"));
+        std::fs::write(&east, there.anchors_pem()).unwrap();
+        let both = Anchors::first(Some(&file), "").unwrap();
+        assert_eq!(both.foreign().map(|(domain, _)| domain).collect::<Vec<_>>(), ["east.example"]);
+        std::fs::write(&east, "nonsense").unwrap();
+        let fault = Anchors::first(Some(&file), "").unwrap_err();
+        assert!(fault.record().subject.unwrap().ends_with("foreign.east.example.crt"));
     }
 }

@@ -177,7 +177,7 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "IDENTITY_SERVER_ID" Name, "", "The same, and wins";
             "IDENTITY_SERVER_NAME" Words("a DNS-like name"), "", "The server name under which peers dial; needed with a spiffe:// identity";
             "IDENTITY_TRUST_ANCHORS" Words("certificates in PEM"), "", "The roots that peers' and controllers' certificates lead to. Required, unless SPIRE or a file provides them";
-            "WEFT_IDENTITY_TRUST_ANCHORS_FILE" Path, "", "weft's own. The same in a file, which wins where it can be read and is followed as it changes: roots are replaced without a restart";
+            "WEFT_IDENTITY_TRUST_ANCHORS_FILE" Path, "", "weft's own. The same in a file, which wins where it can be read and is followed as it changes: roots are replaced without a restart. Files `foreign.DOMAIN.crt` beside it hold those of other trust domains";
             "IDENTITY_DIR" Path, "", "A directory that may hold `key.p8` and `csr.der`, made by Linkerd's launcher. Without, the key is made in memory and stays there";
             "IDENTITY_TOKEN_FILE" Words("the path of the ServiceAccount token"), "", "Read anew for each certificate. Required, unless SPIRE issues them";
             "IDENTITY_MIN_REFRESH" Duration, "10s", "A certificate is renewed no sooner than this";

@@ -32,12 +32,13 @@ const SOON: Duration = Duration::from_secs(60 * 24 * 3600);
   weft identity                   which roots are trusted, which signs, which proxies depend on which
   weft identity -o json
   weft identity rotate            a new root and issuer, step by step, with a check at each step
+  weft identity trust east.example roots.pem      another cluster's roots, for its own identities only
 
 Exit codes: 0 as it should be, 1 something is missing or expires within 60 days, 2 the question could not be asked."
 )]
 pub(crate) struct IdentityCommand {
     #[command(subcommand)]
-    rotate: Option<Sub>,
+    sub: Option<Sub>,
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -57,6 +58,7 @@ struct Control {
 #[derive(clap::Subcommand, Debug)]
 enum Sub {
     Rotate(Rotate),
+    Trust(Trust),
 }
 
 /// Replace the trust root and the issuer without restarting a proxy.
@@ -96,6 +98,52 @@ struct Rotate {
     recover: bool,
 }
 
+/// Trust another trust domain's roots, for its own identities only; or no longer.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  weft identity trust east.example roots.pem      workloads of the other cluster can prove who they are
+  weft identity trust east.example --remove
+
+Exit codes: 0 done, 2 it could not be done.")]
+struct Trust {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    control: Control,
+    /// The trust domain: what follows the control plane's namespace in its identities.
+    domain: String,
+    /// Its roots, in PEM.
+    #[arg(value_name = "FILE", required_unless_present = "remove", conflicts_with = "remove")]
+    roots: Option<PathBuf>,
+    /// Trust it no longer.
+    #[arg(long)]
+    remove: bool,
+}
+
+impl Trust {
+    async fn run(self) -> Result<ExitCode> {
+        let cluster = Cluster::new(self.target.client().await?, &self.control.namespace);
+        let bundle = match &self.roots {
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+                Some(TrustBundle::parse(&text).with_context(|| path.display().to_string())?)
+            }
+            None => None,
+        };
+        cluster.trust_foreign(&self.domain, bundle.as_ref()).await?;
+        match bundle {
+            Some(bundle) => say(&format!(
+                "{} roots of {} are trusted for its own identities; proxies follow within a minute or two",
+                bundle.anchors().len(),
+                self.domain
+            )),
+            None => say(&format!("{} is no longer trusted", self.domain)),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 /// `30s`, `10m`, `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let span: jiff::SignedDuration =
@@ -105,8 +153,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 impl IdentityCommand {
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        if let Some(Sub::Rotate(rotate)) = self.rotate {
-            return rotate.run().await;
+        match self.sub {
+            Some(Sub::Rotate(rotate)) => return rotate.run().await,
+            Some(Sub::Trust(trust)) => return trust.run().await,
+            None => {}
         }
         let cluster = Cluster::new(self.target.client().await?, &self.control.namespace);
         let found = cluster.read().await?;
@@ -331,6 +381,13 @@ fn show(out: &mut impl std::io::Write, found: &Identity, problems: &[String]) ->
         let proxies = counts.get(root.sha256.as_str()).copied().unwrap_or(0);
         writeln!(out, "{:<14} {:<40} {left:<12} {proxies:>8}  {signs}", short(&root.sha256), root.subject)?;
     }
+    for (domain, bundle) in found.roots.foreign() {
+        for root in bundle.facts() {
+            let left = root.not_after.duration_since(now).map_or_else(|_| "expired".to_owned(), days);
+            let subject = format!("{} (for {domain})", root.subject);
+            writeln!(out, "{:<14} {subject:<40} {left:<12}", short(&root.sha256))?;
+        }
+    }
     for (key, what) in [
         ("none", "have a certificate of no trusted root"),
         ("not told", "do not tell their roots (they read them at the start only)"),
@@ -380,5 +437,10 @@ fn as_json(found: &Identity, problems: &[String]) -> serde_json::Value {
     let issuer = found.issuer.as_ref().map(|issuer| {
         json!({"sha256": issuer.sha256, "subject": issuer.subject, "notAfter": seconds(issuer.not_after)})
     });
-    json!({"roots": roots, "issuer": issuer, "proxies": proxies, "problems": problems})
+    let foreign: BTreeMap<&str, Vec<String>> = found
+        .roots
+        .foreign()
+        .map(|(domain, bundle)| (domain, bundle.facts().map(|root| root.sha256).collect()))
+        .collect();
+    json!({"roots": roots, "foreign": foreign, "issuer": issuer, "proxies": proxies, "problems": problems})
 }

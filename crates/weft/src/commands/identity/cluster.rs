@@ -18,7 +18,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 use weft_control::authority::{ISSUER_SECRET, ROOTS_CONFIG_MAP, ROOTS_KEY};
-use weft_tls::{authority::Ca, bundle::TrustBundle, certificate::Facts};
+use weft_tls::{
+    authority::Ca,
+    bundle::{TrustBundle, foreign_domain, foreign_key},
+    certificate::Facts,
+};
 
 /// An issuer that is to follow the one in use.
 const NEXT_SECRET: &str = "weft-identity-issuer-next";
@@ -54,8 +58,7 @@ impl Cluster {
 
     pub(super) async fn read(&self) -> Result<Identity> {
         let map = self.maps().get(ROOTS_CONFIG_MAP).await.context("reading the trust roots")?;
-        let text = map.data.as_ref().and_then(|data| data.get(ROOTS_KEY)).map_or("", String::as_str);
-        let roots = TrustBundle::parse(text).with_context(|| format!("ConfigMap {ROOTS_CONFIG_MAP}"))?;
+        let roots = roots_of(&map)?;
         let leaving = map.annotations().get(LEAVING).map_or("", String::as_str);
         let leaving = leaving.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
 
@@ -96,6 +99,17 @@ impl Cluster {
 
     pub(super) async fn trust(&self, roots: &TrustBundle) -> Result<()> {
         self.patch_map(&json!({"data": {ROOTS_KEY: roots.to_pem()}})).await
+    }
+
+    /// Sets or removes the roots of another trust domain.
+    pub(super) async fn trust_foreign(&self, domain: &str, roots: Option<&TrustBundle>) -> Result<()> {
+        let map = self.maps().get(ROOTS_CONFIG_MAP).await.context("reading the trust roots")?;
+        let own = roots_of(&map)?;
+        if let Some(roots) = roots {
+            own.with_foreign(domain, roots.clone()).context("the trust domain")?;
+        }
+        let text = roots.map(TrustBundle::to_pem);
+        self.patch_map(&json!({"data": {foreign_key(&domain.to_ascii_lowercase()): text}})).await
     }
 
     /// The last step: nothing is under way any more.
@@ -169,6 +183,21 @@ impl Cluster {
     fn secrets(&self) -> Api<Secret> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
+}
+
+fn roots_of(map: &ConfigMap) -> Result<TrustBundle> {
+    let none = BTreeMap::new();
+    let data = map.data.as_ref().unwrap_or(&none);
+    let parse = |key: &str, text: &str| {
+        TrustBundle::parse(text).with_context(|| format!("ConfigMap {ROOTS_CONFIG_MAP}, {key}"))
+    };
+    let mut roots = parse(ROOTS_KEY, data.get(ROOTS_KEY).map_or("", String::as_str))?;
+    for (key, text) in data {
+        if let Some(domain) = foreign_domain(key) {
+            roots = roots.with_foreign(domain, parse(key, text)?)?;
+        }
+    }
+    Ok(roots)
 }
 
 /// Reads a proxy's metrics.
