@@ -260,7 +260,7 @@ codes! {
         remedy: "The time began with the request's last byte: the application is slow, or the timeout too short.";
     StreamIdle = "UPS-017", blame: Application, retry: Never, http: 504, grpc: DeadlineExceeded,
         says: "nothing came within the route's idle timeout",
-        remedy: "The application paused in the middle of its answer; a stream that is quiet by nature needs a longer idle timeout.";
+        remedy: "The application paused in the middle of its answer, or the client in the middle of its request; a stream that is quiet by nature needs a longer idle timeout.";
 
     // --- PRO: protocol
     BadRequest = "PRO-001", blame: Peer, retry: Never, http: 400, grpc: InvalidArgument,

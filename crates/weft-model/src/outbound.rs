@@ -5,7 +5,7 @@ use crate::{
     identity::PeerIdentity,
     meta::Meta,
 };
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 /// One address that serves a destination, and how to talk to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,6 +279,66 @@ pub struct OpaqueRoute {
     pub backends: Distribution,
     /// The route refuses all connections.
     pub refuses: Option<Refusal>,
+}
+
+impl OutboundProtocol {
+    /// The routes of requests. Where the policy speaks of bytes only (a gateway's client or an ingress knows better, or the
+    /// destination changed under a connection), requests go where the bytes would.
+    pub fn http(&self, http2: bool) -> Cow<'_, HttpRoutes> {
+        match self {
+            OutboundProtocol::Detect { http2: routes, .. } if http2 => Cow::Borrowed(routes),
+            OutboundProtocol::Detect { http1: routes, .. }
+            | OutboundProtocol::Http1(routes)
+            | OutboundProtocol::Http2(routes)
+            | OutboundProtocol::Grpc(routes) => Cow::Borrowed(routes),
+            OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => {
+                let rule = |route: &OpaqueRoute| HttpRoute {
+                    meta: route.meta.clone(),
+                    hosts: route.hosts.clone(),
+                    rules: vec![HttpRule {
+                        matches: Vec::new(),
+                        filters: Vec::new(),
+                        backends: route.backends.clone(),
+                        timeouts: Timeouts::default(),
+                        retry: None,
+                        allow_request_headers: false,
+                    }],
+                };
+                Cow::Owned(HttpRoutes { routes: routes.routes.iter().map(rule).collect(), accrual: None })
+            }
+        }
+    }
+
+    /// The routes of bytes. Where the policy speaks of requests only (the profile calls the port opaque, and wins), they go
+    /// where the least specific request would.
+    pub fn opaque(&self) -> Cow<'_, OpaqueRoutes> {
+        match self {
+            OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => Cow::Borrowed(routes),
+            OutboundProtocol::Detect { opaque, .. } => Cow::Borrowed(opaque),
+            OutboundProtocol::Http1(http) | OutboundProtocol::Http2(http) | OutboundProtocol::Grpc(http) => {
+                let rules =
+                    || http.routes.iter().flat_map(|route| route.rules.iter().map(move |rule| (route, rule)));
+                let everything = rules().find(|(_, rule)| rule.matches.is_empty());
+                let route = everything.or_else(|| rules().last()).map(|(route, rule)| OpaqueRoute {
+                    meta: route.meta.clone(),
+                    hosts: Vec::new(),
+                    backends: rule.backends.clone(),
+                    refuses: None,
+                });
+                Cow::Owned(OpaqueRoutes { routes: route.into_iter().collect() })
+            }
+        }
+    }
+
+    /// Why bytes, and requests that go their way, are refused.
+    pub fn refuses_bytes(&self) -> Option<&Refusal> {
+        match self {
+            OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => {
+                routes.routes.first().and_then(|route| route.refuses.as_ref())
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -168,8 +168,9 @@ async fn attempt(
     let begun = Instant::now();
 
     // 1. TCP.
-    if mesh.config.is_own_listener(target.addr) {
-        return Err(Fault::new(Code::ConnectionLoop).in_phase(Phase::Connect));
+    let own = target.role == Role::Peer && target.addr.ip().is_loopback() && !mesh.config.outbound.loopback;
+    if own || mesh.config.is_own_listener(target.addr) {
+        return Err(Fault::new(Code::ConnectionLoop).in_phase(Phase::Connect).peer(target.addr));
     }
     let tcp = socket::connect(target.addr, target.options).await;
     let tcp = tcp

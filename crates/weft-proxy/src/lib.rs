@@ -27,4 +27,5 @@ pub mod runtime;
 pub mod starvation;
 mod tap;
 pub mod trace;
+mod vital;
 pub mod watchdog;

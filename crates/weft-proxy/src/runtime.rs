@@ -15,6 +15,7 @@ use crate::{
     metrics::{ControlService, Metrics},
     observe,
     record::Recorder,
+    vital,
     watchdog::{self, Heart},
 };
 use std::{
@@ -84,6 +85,7 @@ pub fn main() -> ExitCode {
     }
 
     // 2. The agent's thread is this one.
+    vital::this_thread();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -319,8 +321,7 @@ fn worker(mesh: Arc<Mesh>, sockets: Vec<Socket>, heart: Arc<Heart>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        // The others go on; the watchdog reports this one as silent for as long as the process lives.
-        Err(error) => return tracing::error!(%error, "a worker has no runtime"),
+        Err(error) => vital::ended("a worker", &error),
     };
     runtime.block_on(async move {
         tokio::task::spawn_local(heart.beat());
@@ -341,12 +342,12 @@ fn worker(mesh: Arc<Mesh>, sockets: Vec<Socket>, heart: Arc<Heart>) {
             };
             match served {
                 Ok(task) => serving.push(task),
-                Err(error) => tracing::error!(%error, "a worker cannot listen"),
+                Err(error) => vital::ended("an accept loop", &error),
             }
         }
         for task in serving {
             if let Err(error) = task.await {
-                tracing::error!(%error, "an accept loop ended");
+                vital::ended("an accept loop", &error);
             }
         }
     });

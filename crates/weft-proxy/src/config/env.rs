@@ -160,6 +160,7 @@ fn outbound(vars: &mut Vars<'_>, workers: usize) -> Option<Outbound> {
         vars.reject("WEFT_OUTBOUND_DISCOVERY_MAX_AGE", &format!("{age:?}"), "at least 1s");
     }
     let ingress_mode = vars.flag("INGRESS_MODE");
+    let loopback = vars.flag("WEFT_OUTBOUND_LOOPBACK");
     let weft_http1 = vars.flag("OUTBOUND_WEFT_HTTP1");
     let informational = vars.flag("OUTBOUND_DISABLE_INFORMATIONAL_HEADERS").or(ingress_mode);
     let hostname_labels = vars.flag("OUTBOUND_METRICS_HOSTNAME_LABELS");
@@ -180,6 +181,7 @@ fn outbound(vars: &mut Vars<'_>, workers: usize) -> Option<Outbound> {
         discovery_idle: discovery_idle?,
         discovery_max_age,
         ingress_mode: ingress_mode?,
+        loopback: loopback?,
         weft_http1: weft_http1?,
         informational_headers: !informational?,
         hostname_labels: hostname_labels?,

@@ -99,6 +99,8 @@ pub struct Outbound {
     /// An answer that is older is asked for anew, however busy its destination is.
     pub discovery_max_age: Option<Duration>,
     pub ingress_mode: bool,
+    /// Endpoints on loopback are dialled: what answers there is this pod itself, so it is for tests.
+    pub loopback: bool,
     /// HTTP/1 goes to another weft proxy as it is.
     pub weft_http1: bool,
     pub informational_headers: bool,

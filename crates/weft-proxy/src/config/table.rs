@@ -272,6 +272,7 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
     (
         "Outbound modes",
         group! {
+            "WEFT_OUTBOUND_LOOPBACK" Flag, "false", "weft's own, for tests without namespaces. Endpoints on loopback are dialled; otherwise a loop is suspected (`NET-006`), because what answers there is this pod itself";
             "INGRESS_MODE" Flag, "false", "Every connection is HTTP, and its requests are routed by `l5d-dst-override`";
             "OUTBOUND_WEFT_HTTP1" Flag, "true", "HTTP/1 goes to another weft proxy as it is; false: over HTTP/2, as to Linkerd's proxies";
             "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS" Flag, "", "No `l5d-proxy-error` for the application; unset: as `INGRESS_MODE`";

@@ -201,7 +201,7 @@ pub(super) async fn watch(
             continue;
         }
         let combined = match &subject {
-            Subject::Addr(addr) => combine(*addr, &profile, &policy, in_cluster, asked.elapsed()).ok_or(None),
+            Subject::Addr(addr) => combine(*addr, &profile, &policy, in_cluster, asked.elapsed()),
             Subject::Name(_, port) => combine_named(*port, &profile, &policy),
         };
         let (profile, policy) = match combined {

@@ -40,22 +40,30 @@ impl<T> Answer<T> {
 /// traffic the wrong way.
 pub(crate) const HOLD_PENDING: Duration = Duration::from_secs(5);
 pub(crate) const HOLD_REFUSED: Duration = Duration::from_millis(1_500);
+/// A policy that is refused may be refused for a moment only; then whoever asks is told so at once.
+pub(crate) const HOLD_NO_POLICY: Duration = Duration::from_secs(5);
 /// The profile of a service adds little to its policy.
 pub(crate) const HOLD_SERVICE: Duration = Duration::from_secs(1);
 
-/// The answers together, or `None` while it is better to wait. `waited`: since the address was asked about.
+/// The answers together, or why there is none; `Err(None)` while it is better to wait. `waited`: since the address was asked
+/// about.
+#[allow(clippy::type_complexity)]
 pub(crate) fn combine(
     addr: SocketAddr,
     profile: &Answer<Profile>,
     policy: &Answer<OutboundPolicy>,
     in_cluster: bool,
     waited: Duration,
-) -> Option<(Option<Arc<Profile>>, OutboundPolicy)> {
+) -> Result<(Option<Arc<Profile>>, OutboundPolicy), Option<Arc<FaultRecord>>> {
     let policy = match policy {
         Answer::Known(policy) => Some(policy),
         Answer::Absent | Answer::NotAsked => None,
         // There may be a rule that forbids: nothing stands in for it.
-        Answer::Pending(_) | Answer::Refused(_) => return None,
+        Answer::Refused(why) if waited >= HOLD_NO_POLICY => {
+            let refused = Fault::new(Code::DiscoveryRefused).because(why.as_cause());
+            return Err(Some(Arc::new(refused.about(addr).record())));
+        }
+        Answer::Pending(_) | Answer::Refused(_) => return Err(None),
     };
     let bare = policy.is_none_or(|policy| forwards_bare(policy, addr));
     let hold = match profile {
@@ -65,7 +73,7 @@ pub(crate) fn combine(
         Answer::Refused(_) => HOLD_REFUSED,
     };
     if waited < hold {
-        return None;
+        return Err(None);
     }
     let known = match profile {
         Answer::Known(profile) => Some(profile),
@@ -87,7 +95,7 @@ pub(crate) fn combine(
             }
         },
     };
-    Some((known.cloned(), combined))
+    Ok((known.cloned(), combined))
 }
 
 /// The answers about a name, or why there is nothing behind it; `Err(None)` while it is better to wait.
@@ -291,8 +299,10 @@ mod tests {
     fn refused<T>() -> Answer<T> {
         Answer::Refused(Arc::new(Fault::new(Code::ControllerRefused).record()))
     }
-    fn identity(answer: Option<(Option<Arc<Profile>>, OutboundPolicy)>) -> Option<PeerIdentity> {
-        let (_, policy) = answer?;
+    type Combined = Result<(Option<Arc<Profile>>, OutboundPolicy), Option<Arc<FaultRecord>>>;
+
+    fn identity(answer: Combined) -> Option<PeerIdentity> {
+        let (_, policy) = answer.ok()?;
         let mut found = Vec::new();
         each_endpoint(&policy, &mut |endpoint| found.push(endpoint.identity.clone()));
         found.dedup();
@@ -332,5 +342,10 @@ mod tests {
             );
             assert_eq!(identity(combine(addr(), &profile, policy, true, LATER)), later, "row {at}, later");
         }
+        // Nor is it waited for without end: whoever refuses is named.
+        let why = |waited| combine(addr(), &profile(true), &refused(), true, waited).unwrap_err();
+        assert_eq!(why(Duration::ZERO), None);
+        assert_eq!(why(LATER).unwrap().code, Code::DiscoveryRefused.id());
+        assert_eq!(combine(addr(), &profile(true), &Answer::Pending(None), true, LATER).unwrap_err(), None);
     }
 }

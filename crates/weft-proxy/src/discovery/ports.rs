@@ -39,14 +39,14 @@ pub(super) async fn watch(cx: Arc<Context>, port: u16, out: Publishers<Arc<Serve
                     out.publish(policy);
                 }
             }
-            // A policy that cannot be read must not open anything: without an earlier one, the port refuses.
+            // A policy that cannot be read must not open anything, nor leave open what it may have closed: the port refuses.
             Err(invalid) => {
                 let fault = Fault::from(invalid).about(format!("port {port}"));
                 tracing::warn!("{fault:?}");
                 cx.recorder.note(&format!("port {port}"), "a policy cannot be read".into(), Some(&fault));
-                if last.is_none() {
-                    out.publish(Arc::new(unreadable(&fault)));
-                }
+                let refusing = Arc::new(unreadable(&fault));
+                last = Some(refusing.clone());
+                out.publish(refusing);
             }
         }
     }

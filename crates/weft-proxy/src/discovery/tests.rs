@@ -303,6 +303,14 @@ async fn a_ports_policy_is_the_default_until_the_controller_speaks() {
     bench.controller.server(80, Step::End(Grpc::Unavailable));
     bench.controller.server(80, Step::Say(ServerPolicy::clone(&server_policy("newer"))));
     until(&mut policy, |policy| policy.meta.name() == "newer").await;
+    // One that cannot be read may be a tightening: what was open does not stay so.
+    let unreadable = Protocol::Unreadable("a protocol of the future".into());
+    let future = ServerPolicy { protocol: unreadable, ..ServerPolicy::clone(&server_policy("future")) };
+    bench.controller.server(80, Step::Say(future));
+    until(&mut policy, |policy| matches!(policy.protocol, Protocol::Unreadable(_))).await;
+    assert!(policy.borrow().authorizations.is_empty());
+    bench.controller.server(80, Step::Say(ServerPolicy::clone(&server_policy("mended"))));
+    until(&mut policy, |policy| policy.meta.name() == "mended").await;
 }
 
 #[tokio::test]

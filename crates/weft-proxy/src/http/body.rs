@@ -9,7 +9,7 @@ use super::{
 use crate::{
     inbound::withdraw::Held,
     metrics::{
-        exchange::{Attempt, Exchange, RequestBody},
+        exchange::{Attempt, Exchange, RequestBody, Sent},
         series::HttpSeries,
     },
     observe::Observing,
@@ -198,8 +198,10 @@ pub(crate) struct ByClasses {
 pub(crate) struct Limits {
     /// Until its last byte.
     total: Option<Pin<Box<Sleep>>>,
-    /// Between two pieces.
+    /// Between two pieces of either body.
     idle: Option<(Duration, Pin<Box<Sleep>>)>,
+    /// The request's body.
+    sent: Option<Arc<Sent>>,
     /// Hears of the failure: the response's head is gone, so its answer cannot tell it.
     tell: Tell,
 }
@@ -213,6 +215,7 @@ impl Limits {
         begun: Instant,
         total: Option<Duration>,
         idle: Option<Duration>,
+        sent: Option<Arc<Sent>>,
         tell: impl FnOnce() -> Tell,
     ) -> Option<Self> {
         if total.is_none() && idle.is_none() {
@@ -221,6 +224,7 @@ impl Limits {
         Some(Limits {
             total: total.map(|limit| Box::pin(sleep_until((begun + limit).into()))),
             idle: idle.map(|limit| (limit, Box::pin(sleep_until((Instant::now() + limit).into())))),
+            sent,
             tell: tell(),
         })
     }
@@ -235,27 +239,52 @@ impl Limits {
         if self.total.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
             return Some("request");
         }
-        let idle = self.idle.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready());
-        idle.then_some("idle")
+        let (limit, timer) = self.idle.as_mut()?;
+        while timer.as_mut().poll(cx).is_ready() {
+            // The client may have been sending meanwhile.
+            let until = self.sent.as_ref().map(|sent| tokio::time::Instant::from(sent.moved_at() + *limit));
+            match until.filter(|until| *until > timer.deadline()) {
+                Some(until) => timer.as_mut().reset(until),
+                None => return Some("idle"),
+            }
+        }
+        None
+    }
+
+    /// Is the time over that the whole response has? Without waiting: for who always has more to say.
+    fn is_over(&self) -> bool {
+        self.total.as_ref().is_some_and(|timer| timer.deadline() <= tokio::time::Instant::now())
     }
 }
 
 impl Watch {
     /// Is the response to end before its time?
     fn poll_broken_off(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
-        if let Some(limits) = &mut self.limits
-            && let Some(late) = limits.poll_late(cx)
-        {
-            let code = if late == "idle" { Code::StreamIdle } else { Code::ResponseTimeout };
-            let fault = Fault::new(code)
-                .in_phase(Phase::ResponseBody)
-                .fact("timeout", late)
-                .fact("since_request_ms", self.begun.elapsed().as_millis());
-            (limits.tell)(&fault);
-            self.late = true;
-            return Some(fault);
+        if let Some(late) = self.limits.as_mut().and_then(|limits| limits.poll_late(cx)) {
+            return Some(self.late(late));
         }
         self.held.as_mut().and_then(|held| held.poll_withdrawn(cx))
+    }
+
+    /// The same for a server that always has more to say, and is therefore never waited for.
+    fn is_broken_off(&mut self) -> Option<Fault> {
+        if self.limits.as_ref().is_some_and(Limits::is_over) {
+            return Some(self.late("request"));
+        }
+        self.held.as_ref().and_then(Held::is_withdrawn)
+    }
+
+    fn late(&mut self, which: &'static str) -> Fault {
+        let code = if which == "idle" { Code::StreamIdle } else { Code::ResponseTimeout };
+        let fault = Fault::new(code)
+            .in_phase(Phase::ResponseBody)
+            .fact("timeout", which)
+            .fact("since_request_ms", self.begun.elapsed().as_millis());
+        if let Some(limits) = &self.limits {
+            (limits.tell)(&fault);
+        }
+        self.late = true;
+        fault
     }
 
     /// Did the client spoil it? One that gives up sending is told nothing more, and one that has not ended its request may
@@ -361,9 +390,7 @@ impl hyper::body::Body for Body {
         };
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
-                let held = this.watch.as_ref().and_then(|watch| watch.held.as_ref());
-                // A server that always has more to say is never waited for.
-                if let Some(fault) = held.and_then(Held::is_withdrawn) {
+                if let Some(fault) = this.watch.as_mut().and_then(|watch| watch.is_broken_off()) {
                     return this.break_off(fault);
                 }
                 if let (Some(counted), Some(data)) = (&this.counted, frame.data_ref()) {

@@ -28,9 +28,25 @@ pub struct Sent {
     took: AtomicU64,
     /// It ended where it should.
     whole: AtomicBool,
+    /// Microseconds from the beginning to its last piece.
+    moved: AtomicU64,
 }
 
 impl Sent {
+    fn new(begun: Instant) -> Self {
+        Sent { begun, took: AtomicU64::new(0), whole: AtomicBool::new(false), moved: AtomicU64::new(0) }
+    }
+
+    /// When the last piece passed; the beginning, before the first one.
+    pub(crate) fn moved_at(&self) -> Instant {
+        self.begun + Duration::from_micros(self.moved.load(Relaxed))
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.took.load(Relaxed) != 0
+    }
+
     fn at(&self) -> Option<Instant> {
         let took = self.took.load(Relaxed).checked_sub(1)?;
         Some(self.begun + Duration::from_micros(took))
@@ -92,8 +108,7 @@ impl Exchange {
 
     /// What counts the request's body.
     pub fn request_body(&mut self) -> RequestBody {
-        let sent =
-            Arc::new(Sent { begun: self.begun, took: AtomicU64::new(0), whole: AtomicBool::new(false) });
+        let sent = Arc::new(Sent::new(self.begun));
         self.sent = Some(sent.clone());
         RequestBody { by: self.by.clone(), phases: self.phases.clone(), sent }
     }
@@ -182,6 +197,8 @@ impl RequestBody {
     }
 
     pub fn piece(&self, bytes: usize) {
+        let moved = self.sent.begun.elapsed().as_micros();
+        self.sent.moved.store(u64::try_from(moved).unwrap_or(u64::MAX), Relaxed);
         match &self.by {
             By::Inbound(route) => route.asks(bytes),
             By::Outbound(route) => route.asks(bytes),

@@ -44,6 +44,7 @@ use weft_model::{
 };
 
 mod ask;
+mod idle;
 mod ingress;
 mod mirror;
 pub(super) mod refusing;
@@ -213,7 +214,8 @@ impl Requests {
         // 2. Which way? One immutable view for the whole decision.
         let destination = self.destination(&kind).await?;
         let routing = Instant::now();
-        let route = self.route(&destination, &request, kind.version)?;
+        let routes = destination.policy.protocol.http(kind.version == Version::HTTP_2);
+        let route = self.route(&destination, &routes, &request)?;
         connection.story.phases().observe(Phase::Route, routing.elapsed());
         let rule = route.rule;
         if let Some(response) = filtered(&destination, &rule.filters, &mut request, rule)? {
@@ -319,7 +321,7 @@ impl Requests {
         let Way { kind, backend, .. } = way;
 
         let connects = kind.upgrades && request.method() == Method::CONNECT;
-        let sending = self.send_and_retry(request, way);
+        let sending = idle::guarded(way, self.send_and_retry(request, way));
         let answer = match way.timeouts.request {
             None => sending.await?,
             Some(limit) => match within(limit.saturating_sub(begun.elapsed()), sending).await {
@@ -371,7 +373,9 @@ impl Requests {
             is_grpc: kind.grpc,
             lease,
             load: Some(load),
-            limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle, || self.tell_failures()),
+            limits: Limits::new(begun, way.timeouts.request, way.timeouts.idle, way.sent.clone(), || {
+                self.tell_failures()
+            }),
             exchange: None,
             attempt: Some(attempt),
             late: false,

@@ -226,7 +226,7 @@ async fn relay(worker: Rc<Worker>, accepted: Accepted, story: Rc<Story>) -> Resu
         OutboundProtocol::Tls(_) => match detect::client_hello(&mut stream, limit).await? {
             Hello::Client { sni: Some(sni), .. } => (Protocol::Opaque, Some(sni)),
             Hello::Client { sni: None, .. } | Hello::NotTls | Hello::Incomplete => {
-                let fault = Fault::new(Code::ForeignServerName).in_phase(Phase::Detect).about(dst);
+                let fault = Fault::new(Code::NoServerName).in_phase(Phase::Detect).about(dst);
                 return Err(fault.fact("seen", "no server name"));
             }
         },

@@ -18,7 +18,9 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     http::HostMatch,
     identity::PeerIdentity,
-    outbound::{BackendKind, Distribution, OpaqueRoute, OutboundProtocol, Refusal, RouteBackend},
+    outbound::{
+        BackendKind, Distribution, OpaqueRoute, OpaqueRoutes, OutboundProtocol, Refusal, RouteBackend,
+    },
 };
 use weft_net::copy::{self, CopyError, Side};
 use weft_wire::record::Direction;
@@ -54,7 +56,8 @@ pub(crate) async fn forward(
     // 1. The route, and what it allows.
     let destination = connection.usable_destination().await;
     let routing = connection.story.timed(Phase::Route);
-    let route = route(&destination, sni.as_deref());
+    let routes = destination.policy.protocol.opaque();
+    let route = route(&routes, sni.as_deref());
     drop(routing);
     let route =
         route.ok_or_else(|| Fault::new(Code::NoRouteMatches).in_phase(Phase::Route).about(connection.dst))?;
@@ -88,12 +91,7 @@ async fn take(
     early: Option<(Rc<Member>, Io)>,
 ) -> Result<(), Fault> {
     if let Some(refusal) = &route.refuses {
-        let fault = |code| Fault::new(code).in_phase(Phase::Route).about(connection.dst);
-        return Err(match refusal {
-            Refusal::Forbidden => fault(Code::EgressDenied),
-            Refusal::Invalid(why) => fault(Code::BackendInvalid).fact("reason", why),
-        }
-        .fact("route", &route.meta));
+        return Err(refused(refusal, connection.dst).fact("route", &route.meta));
     }
     // A ServiceProfile's shares take bytes as well as requests; its routes do not.
     let shares = destination.service.as_ref().and_then(|service| service.shares.as_ref());
@@ -136,13 +134,16 @@ async fn take(
     }
 }
 
-fn route<'d>(destination: &'d Destination, sni: Option<&str>) -> Option<&'d OpaqueRoute> {
-    let routes = match &destination.policy.protocol {
-        OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => routes,
-        OutboundProtocol::Detect { opaque, .. } => opaque,
-        // Opaque by the profile's word, while the policy only knows HTTP: its own backends serve.
-        OutboundProtocol::Http1(_) | OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => return None,
-    };
+/// A route that refuses everything.
+pub(crate) fn refused(refusal: &Refusal, dst: SocketAddr) -> Fault {
+    let fault = |code| Fault::new(code).in_phase(Phase::Route).about(dst);
+    match refusal {
+        Refusal::Forbidden => fault(Code::EgressDenied),
+        Refusal::Invalid(why) => fault(Code::BackendInvalid).fact("reason", why),
+    }
+}
+
+fn route<'r>(routes: &'r OpaqueRoutes, sni: Option<&str>) -> Option<&'r OpaqueRoute> {
     match sni {
         None => routes.routes.first(),
         Some(sni) => routes
@@ -329,7 +330,7 @@ impl Connection {
                 let mut watch = self.destination.watch();
                 loop {
                     let now = watch.borrow_and_update().clone();
-                    if let Some(route) = route(&now, None)
+                    if let Some(route) = route(&now.policy.protocol.opaque(), None)
                         && let Ok(RouteBackend { backend, .. }) = self.choose(&route.backends)
                         && let BackendKind::Forward(endpoint) = &backend.kind
                         && endpoint.addr == dialled.addr

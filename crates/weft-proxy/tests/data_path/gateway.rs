@@ -130,6 +130,17 @@ async fn a_request_goes_through_a_gateway_and_says_so() {
     assert_eq!(theirs.peer_id.as_ref(), Some(&onward.id));
 }
 
+/// The other cluster says HTTP, and this one's policy knows bytes: a session keeps its form (B15).
+#[tokio::test(flavor = "local")]
+async fn a_session_of_requests_reaches_a_destination_of_bytes() {
+    let clusters = Clusters::new().await;
+    let path = format!("{NAME}:80");
+    let bytes = weft_model::outbound::OutboundProtocol::Opaque(crate::harness::opaque(balance(&path)));
+    clusters.gateway.told.named(&path, Ok(destination(nowhere(), bytes, true)));
+    let (head, _) = clusters.ask("web", Some(NAME), 80, "host: mirrored\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+}
+
 #[tokio::test(flavor = "local")]
 async fn a_weft_client_reaches_a_mirrored_service_in_every_protocol() {
     let clusters = Clusters::new().await;

@@ -69,6 +69,7 @@ pub(crate) fn proxy(pki: &Pki, name: &str, app: SocketAddr, dst: SocketAddr, mor
         ("IDENTITY_LOCAL_NAME", id.to_string()),
         ("POLICY_CLUSTER_NETWORKS", "127.0.0.0/8".into()),
         ("INBOUND_CONNECT_TIMEOUT", "1s".into()),
+        ("WEFT_OUTBOUND_LOOPBACK", "true".into()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))

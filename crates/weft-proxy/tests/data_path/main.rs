@@ -1,6 +1,7 @@
 //! The data path over real sockets: scripted applications, real TLS between proxies, a discovery that a test fills.
 
 mod counts;
+mod disagreements;
 mod field_reports;
 mod floods;
 mod gateway;

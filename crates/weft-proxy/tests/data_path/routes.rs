@@ -125,6 +125,9 @@ async fn tls_takes_the_route_of_its_server_name() {
     }
     // Without a name there is nothing to go by.
     assert_eq!(say(&proxy, b"no TLS at all\r\n").await, b"");
+    proxy
+        .record(|record| record.fault.as_ref().is_some_and(|fault| fault.code == Code::NoServerName.id()))
+        .await;
 }
 
 #[tokio::test(flavor = "local")]

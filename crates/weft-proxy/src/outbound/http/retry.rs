@@ -171,13 +171,7 @@ async fn wants_retry(
         }
         Err(NoAnswer::Fault(fault)) => {
             let grpc = way.kind.grpc.then(|| fault.code().grpc());
-            let wanted = match fault.code() {
-                Code::ResponseHeadersTimeout | Code::UpstreamGoaway => true,
-                // The endpoint was lost while it worked on it: as the answer that the client would get for it.
-                Code::UpstreamReset => wants(fault.code().http(), grpc),
-                // No endpoint took it: one may, a little later.
-                _ => fault.phase() == Some(Phase::Queue) && fault.retry() != Retry::Never,
-            };
+            let wanted = is_worth_a_retry(&fault, || wants(fault.code().http(), grpc));
             return (Err(NoAnswer::Fault(fault)), wanted);
         }
     };
@@ -215,5 +209,33 @@ fn discard(result: Result<Answer, NoAnswer>, begun: Instant) {
     attempt.end(status, grpc);
     if let Some(lease) = lease {
         lease.end(response.body().is_empty());
+    }
+}
+
+/// Is a request that got no response sent again? `as_answered`: whether the answer that its client would get is one.
+fn is_worth_a_retry(fault: &Fault, as_answered: impl Fn() -> bool) -> bool {
+    match fault.code() {
+        Code::ResponseHeadersTimeout | Code::UpstreamGoaway => true,
+        // The endpoint was lost while it worked on it.
+        Code::UpstreamReset => as_answered(),
+        // Load that was shed must not come back as load.
+        Code::Overloaded => false,
+        // No endpoint took it: one may, a little later.
+        _ => fault.phase() == Some(Phase::Queue) && fault.retry() != Retry::Never,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shed_load_is_not_sent_again() {
+        let queue = |code| Fault::new(code).in_phase(Phase::Queue);
+        assert!(is_worth_a_retry(&queue(Code::NoEndpoints), || false));
+        assert!(!is_worth_a_retry(&queue(Code::Overloaded), || true));
+        assert!(!is_worth_a_retry(&Fault::new(Code::ConnectTimeout).in_phase(Phase::Connect), || true));
+        assert!(is_worth_a_retry(&Fault::new(Code::UpstreamReset), || true));
+        assert!(!is_worth_a_retry(&Fault::new(Code::UpstreamReset), || false));
     }
 }

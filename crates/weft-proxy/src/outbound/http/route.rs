@@ -14,8 +14,9 @@ use crate::{
         route::{OutboundBackend, OutboundRoute},
         series::{Counter, HttpSeries},
     },
+    outbound::opaque,
 };
-use http::{Request, Version};
+use http::Request;
 use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
@@ -77,8 +78,8 @@ impl Requests {
     pub(super) fn route<'d>(
         &self,
         destination: &'d Destination,
+        routes: &'d HttpRoutes,
         request: &Request<Body>,
-        version: Version,
     ) -> Result<Route<'d>, Fault> {
         let host = headers::host(headers::authority(request).unwrap_or_default());
         let view = View(request.headers());
@@ -88,21 +89,9 @@ impl Requests {
             let service = Some(ByService { routes, route });
             return Ok(Route { meta: &route.meta, rule: &route.rule, accrual: None, service });
         }
-        let routes: &HttpRoutes = match &destination.policy.protocol {
-            OutboundProtocol::Detect { http2, .. } if version == Version::HTTP_2 => http2,
-            OutboundProtocol::Detect { http1, .. } => http1,
-            OutboundProtocol::Http1(routes)
-            | OutboundProtocol::Http2(routes)
-            | OutboundProtocol::Grpc(routes) => routes,
-            OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => {
-                // The destination became opaque while this connection spoke HTTP: the next one will be opaque.
-                self.closing.close();
-                return Err(Fault::new(Code::NoRouteMatches)
-                    .in_phase(Phase::Route)
-                    .about(self.connection.dst)
-                    .fact("reason", "the destination has become opaque"));
-            }
-        };
+        if matches!(destination.policy.protocol, OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_)) {
+            self.of_bytes(&destination.policy.protocol)?;
+        }
         let (route, rule) = find_route(routes, &parts).ok_or_else(|| {
             let tried: Vec<_> = routes.routes.iter().take(8).map(|route| route.meta.to_string()).collect();
             Fault::new(Code::NoRouteMatches)
@@ -112,6 +101,20 @@ impl Requests {
                 .fact("tried", tried.join(" "))
         })?;
         Ok(Route { meta: &route.meta, rule, accrual: routes.accrual.as_ref(), service: None })
+    }
+
+    /// A request to a destination of bytes. An ingress and a gateway know that it is one, and their routes are the bytes'; any
+    /// other connection spoke HTTP before the destination became opaque: the next one will be opaque.
+    fn of_bytes(&self, protocol: &OutboundProtocol) -> Result<(), Fault> {
+        let connection = &self.connection;
+        if let Some(refusal) = protocol.refuses_bytes() {
+            return Err(opaque::refused(refusal, connection.dst));
+        }
+        let by_name = connection.dst.ip().is_unspecified();
+        if !by_name && !connection.worker.mesh.config.outbound.ingress_mode {
+            self.closing.close();
+        }
+        Ok(())
     }
 
     /// The counters of a way, resolved once per connection.
