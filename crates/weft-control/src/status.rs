@@ -19,7 +19,7 @@ use crate::{
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use weft_kube::api;
 
@@ -27,19 +27,22 @@ use weft_kube::api;
 pub const LEASE: &str = "policy-controller-write";
 /// As entries of routes name us.
 const CONTROLLER: &str = "linkerd.io/policy-controller";
+/// So many warnings without a status are remembered as told; then all are told again.
+const TOLD: usize = 10_000;
 /// After a write that failed for a reason which the next one would meet, too.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// A status that should be written.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Write {
     /// The object's own path.
     path: String,
     /// The version it was made from: somebody else's write in between must not be undone.
     version: String,
-    status: Value,
     /// The object, as events refer to it.
     about: Value,
+    /// Null where the status is somebody else's, and there are only warnings.
+    status: Value,
     /// What people should hear of beside the status: a word and a sentence.
     warnings: Vec<(String, String)>,
 }
@@ -48,7 +51,7 @@ struct Write {
 /// for long.
 type Part = fn(&Reader<'_>, &ControllerConfig, Timestamp) -> Vec<Write>;
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     routes::pending,
     policies::servers,
     policies::server_authorizations,
@@ -57,6 +60,7 @@ const PARTS: [Part; 8] = [
     policies::rate_limits,
     policies::egress_networks,
     policies::service_profiles,
+    policies::services,
 ];
 
 /// Keeps the statuses in step, while this replica may. Runs until dropped.
@@ -73,6 +77,7 @@ pub async fn write(
     let mut timer = every(Duration::from_secs(1));
     // Of the index that everything was written for.
     let mut done = None;
+    let mut told = HashSet::new();
     loop {
         timer.tick().await;
         if !leadership.holds() {
@@ -84,7 +89,7 @@ pub async fn write(
         if done == Some(revision) {
             continue;
         }
-        done = all(&client, &store, &leadership).await.then_some(revision);
+        done = all(&client, &store, &leadership, &mut told).await.then_some(revision);
         if done.is_none() {
             tokio::time::sleep(PAUSE).await;
         }
@@ -92,11 +97,26 @@ pub async fn write(
 }
 
 /// Whether everything that should be written was.
-async fn all(client: &Client, store: &Store, leadership: &Leadership) -> bool {
+async fn all(
+    client: &Client,
+    store: &Store,
+    leadership: &Leadership,
+    told: &mut HashSet<(String, String)>,
+) -> bool {
+    if told.len() > TOLD {
+        told.clear();
+    }
     for part in PARTS {
         for write in store.look(|reader, config| part(reader, config, Timestamp::now())) {
             // Writing takes a while, and another replica may have taken over.
-            if !leadership.holds() || !one(client, &write).await {
+            if !leadership.holds() {
+                return false;
+            }
+            if write.status.is_null() {
+                let mut warnings = write.warnings.clone();
+                warnings.retain(|(_, message)| told.insert((write.path.clone(), message.clone())));
+                warn(client, &Write { warnings, ..write }).await;
+            } else if !put(client, &write).await {
                 return false;
             }
         }
@@ -104,26 +124,29 @@ async fn all(client: &Client, store: &Store, leadership: &Leadership) -> bool {
     true
 }
 
-async fn one(client: &Client, write: &Write) -> bool {
+async fn put(client: &Client, write: &Write) -> bool {
     let patch = json!({"metadata": {"resourceVersion": write.version}, "status": write.status});
     match api::merge(client, &format!("{}/status", write.path), &patch).await {
-        Ok(_) => {}
+        Ok(_) => warn(client, write).await,
         // Gone or changed in the meantime: its event brings us back here.
-        Err(error) if matches!(error.code(), Some(404 | 409)) => return true,
+        Err(error) if matches!(error.code(), Some(404 | 409)) => {}
         Err(error) => {
             tracing::warn!(path = write.path, %error, "a status could not be written");
             return false;
         }
     }
+    true
+}
+
+async fn warn(client: &Client, write: &Write) {
     for (reason, message) in &write.warnings {
-        let path =
-            format!("/api/v1/namespaces/{}/events", write.about["namespace"].as_str().unwrap_or("default"));
+        let namespace = write.about["namespace"].as_str().unwrap_or("default");
+        let path = format!("/api/v1/namespaces/{namespace}/events");
         if let Err(error) = api::create(client, &path, &event(&write.about, reason, message)).await {
-            // The status says it, too.
+            // It is also in the status, or told again by the next controller.
             tracing::debug!(path, %error, "an event could not be written");
         }
     }
-    true
 }
 
 fn event(about: &Value, reason: &str, message: &str) -> Value {

@@ -81,6 +81,14 @@ impl Mesh {
         api::merge(&self.client, path, &patch).await.unwrap();
     }
 
+    /// Creates an object that has to be refused, and says why it was.
+    async fn refused(&self, object: Value) -> String {
+        match api::create(&self.client, &collection(&object), &object).await {
+            Ok(created) => panic!("{created:#}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
     /// Waits until the object is as wanted.
     async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) {
         let mut last = Value::Null;
@@ -202,9 +210,10 @@ impl Mesh {
 
 fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap();
-    let plural = match object["kind"].as_str().unwrap() {
-        "AuthorizationPolicy" => "authorizationpolicies".to_owned(),
-        kind => format!("{}s", kind.to_lowercase()),
+    let kind = object["kind"].as_str().unwrap().to_lowercase();
+    let plural = match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{kind}s"),
     };
     let root = if version.contains('/') { "/apis" } else { "/api" };
     match object["metadata"]["namespace"].as_str() {
@@ -421,5 +430,151 @@ async fn certificates_are_for_those_who_prove_themselves() {
     let leaf = mesh.certify(&token, STORE, &both).await.unwrap();
     let issuer = TrustBundle::parse(&other.issuer_certificate).unwrap();
     assert_eq!(Facts::of(&leaf.into()).unwrap().issuer, Facts::of(&issuer.anchors()[0]).unwrap().subject);
+    mesh.controller.stop().await;
+}
+
+fn policy(version: &str, kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": spec})
+}
+
+/// Schemas refuse what is wrong by itself, the webhook what is wrong together, and the rest has a status.
+#[tokio::test]
+async fn every_kind_of_policy_is_refused_or_has_a_status() {
+    let mesh = Mesh::start().await;
+    mesh.shop().await;
+    let policies = |kind: &str, name: &str, spec: Value| {
+        let version = match kind {
+            "Server" | "HTTPRoute" => "policy.linkerd.io/v1beta3",
+            "ServerAuthorization" => "policy.linkerd.io/v1beta1",
+            "ServiceProfile" => "linkerd.io/v1alpha2",
+            "GRPCRoute" => "gateway.networking.k8s.io/v1",
+            "TLSRoute" | "TCPRoute" => "gateway.networking.k8s.io/v1alpha2",
+            _ => "policy.linkerd.io/v1alpha1",
+        };
+        policy(version, kind, name, spec)
+    };
+    let server = |name: &str| json!({"podSelector": {"matchLabels": {"app": name}}, "port": 8080});
+
+    // 1. By the schema.
+    for (kind, spec, reason) in [
+        ("Server", json!({"port": 80}), "oneOf"),
+        ("Server", json!({"podSelector": {}, "port": 80, "proxyProtocol": "QUIC"}), "proxyProtocol"),
+        ("EgressNetwork", json!({"trafficPolicy": "Maybe"}), "trafficPolicy"),
+        ("MeshTLSAuthentication", json!({"identities": []}), "identities"),
+        ("TCPRoute", json!({"rules": []}), "rules"),
+    ] {
+        let why = mesh.refused(policies(kind, "bad", spec)).await;
+        assert!(why.contains(reason), "{why}");
+    }
+
+    // 2. By the webhook.
+    let ca = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &mesh.identity.trust_roots);
+    mesh.create(json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "test"}, "webhooks": [{
+            "name": "test.linkerd.io", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail", "sideEffects": "None",
+            "clientConfig": {"caBundle": ca, "service":
+                {"name": "linkerd-proxy-injector", "namespace": "linkerd", "path": "/", "port": 443}},
+            "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": ["policy.linkerd.io", "linkerd.io"],
+                "apiVersions": ["*"], "resources": ["*"], "scope": "Namespaced"}],
+        }],
+    }))
+    .await;
+    for (kind, spec, reason) in [
+        ("Server", json!({"podSelector": {}, "port": 80, "accessPolicy": "all"}), "spec.accessPolicy"),
+        (
+            "NetworkAuthentication",
+            json!({"networks": [{"cidr": "10.0.0.0/8", "except": ["11.0.0.0/8"]}]}),
+            "except[0]",
+        ),
+        ("ServiceProfile", json!({"routes": [{"name": "r", "condition": {"pathRegex": "("}}]}), "pathRegex"),
+    ] {
+        let why = mesh.refused(policies(kind, "store.shop.svc.cluster.local", spec)).await;
+        assert!(why.contains(reason), "{why}");
+    }
+
+    // 3. By status.
+    let target = json!({"group": "policy.linkerd.io", "kind": "Server", "name": "store"});
+    let service = json!({"group": "core", "kind": "Service", "name": "nobody"});
+    for (kind, spec, reason) in [
+        ("Server", server("store"), "Accepted"),
+        ("MeshTLSAuthentication", json!({"identities": ["*"]}), "Accepted"),
+        ("NetworkAuthentication", json!({"networks": [{"cidr": "10.0.0.0/8"}]}), "Accepted"),
+        ("AuthorizationPolicy", json!({"targetRef": target, "requiredAuthenticationRefs": []}), "Accepted"),
+        (
+            "ServerAuthorization",
+            json!({"server": {"name": "other"}, "client": {"unauthenticated": true}}),
+            "NoMatchingTarget",
+        ),
+        (
+            "HTTPLocalRateLimitPolicy",
+            json!({"targetRef": target, "total": {"requestsPerSecond": 5}}),
+            "Accepted",
+        ),
+        (
+            "EgressNetwork",
+            json!({"trafficPolicy": "Deny", "networks": [{"cidr": "10.77.0.0/16"}]}),
+            "EgressReasonNetworkOverlap",
+        ),
+        ("GRPCRoute", json!({"parentRefs": [service], "rules": [{}]}), "NoMatchingParent"),
+        (
+            "TLSRoute",
+            json!({"parentRefs": [service], "rules": [{"backendRefs": [{"name": "b", "port": 1}]}]}),
+            "NoMatchingParent",
+        ),
+        (
+            "TCPRoute",
+            json!({"parentRefs": [service], "rules": [{"backendRefs": [{"name": "b", "port": 1}]}]}),
+            "NoMatchingParent",
+        ),
+    ] {
+        let object = policies(kind, "store", spec);
+        let path = format!("{}/store", collection(&object));
+        mesh.create(object).await;
+        mesh.until(&path, |object| {
+            let status = &object["status"];
+            let conditions =
+                status["conditions"].as_array().or(status["parents"][0]["conditions"].as_array());
+            conditions.is_some_and(|all| {
+                all[0]["type"] == "Accepted"
+                    && all[0]["reason"] == reason
+                    && all[0]["observedGeneration"] == 1
+            })
+        })
+        .await;
+    }
+
+    // 4. A second Server for the same port is told, and so are people.
+    mesh.pod("store-1", "10.77.0.2").await;
+    let second = policies("Server", "zweiter", server("store"));
+    let path = format!("{}/zweiter", collection(&second));
+    mesh.create(second).await;
+    mesh.until(&path, |server| server["status"]["conditions"][1]["type"] == "Conflicted").await;
+    mesh.until("/api/v1/namespaces/shop/events", |events| {
+        let all = events["items"].as_array().unwrap();
+        all.iter().any(|e| e["reason"] == "ServerOverlap" && e["involvedObject"]["name"] == "zweiter")
+    })
+    .await;
+
+    // 5. A profile of the client's namespace reaches its proxies.
+    mesh.create(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "store", "namespace": "shop"},
+        "spec": {"clusterIP": "10.78.0.9", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}),
+    )
+    .await;
+    mesh.create(policies(
+        "ServiceProfile",
+        "store.shop.svc.cluster.local",
+        json!({"routes": [{"name": "all", "condition": {"pathRegex": "/.*"}}]}),
+    ))
+    .await;
+    let mut destination = DestinationClient::new(mesh.channel(mesh.controller.addresses.destination).await);
+    let get = GetDestination {
+        path: "10.78.0.9:80".to_owned(),
+        context_token: r#"{"ns":"shop","pod":"web"}"#.to_owned(),
+        ..Default::default()
+    };
+    let mut profiles = destination.get_profile(get).await.unwrap().into_inner();
+    while next(&mut profiles).await.routes.is_empty() {}
     mesh.controller.stop().await;
 }

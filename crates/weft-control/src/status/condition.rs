@@ -97,7 +97,8 @@ pub(super) fn write(collection: &str, group: &str, version: &str, kind: &str, me
         version: meta.resource_version.clone(),
         status: Value::Null,
         about: json!({
-            "apiVersion": format!("{group}/{version}"), "kind": kind, "namespace": meta.namespace,
+            "apiVersion": if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") },
+            "kind": kind, "namespace": meta.namespace,
             "name": meta.name, "uid": meta.uid,
         }),
         warnings: Vec::new(),

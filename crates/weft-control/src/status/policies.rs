@@ -2,20 +2,23 @@
 
 use super::{
     Write,
-    condition::{ACCEPTED, Condition, of_object},
+    condition::{ACCEPTED, Condition, empty, of_object},
     overlap,
 };
 use crate::{
     config::ControllerConfig,
-    index::reader::Reader,
-    view::{authorization::required, inbound::limited},
+    index::reader::{Reader, RouteRef},
+    view::{authorization::required, inbound::limited, service_settings::problems},
 };
 use jiff::Timestamp;
 use serde_json::json;
 use std::sync::Arc;
-use weft_kube::policy::{
-    authorization::AuthorizationPolicy, rate_limit::HttpLocalRateLimitPolicy, reference::POLICY_GROUP,
-    server::Server,
+use weft_kube::{
+    core::service::Service,
+    policy::{
+        authorization::AuthorizationPolicy, rate_limit::HttpLocalRateLimitPolicy, reference::POLICY_GROUP,
+        server::Server,
+    },
 };
 
 pub(super) fn servers(reader: &Reader<'_>, _: &ControllerConfig, now: Timestamp) -> Vec<Write> {
@@ -83,9 +86,7 @@ fn missing_target(reader: &Reader<'_>, policy: &AuthorizationPolicy) -> Option<S
     } else if target.is(POLICY_GROUP, "Server") {
         reader.servers(namespace).any(|s| s.metadata.name == target.name)
     } else {
-        let is_it = |r: &crate::index::reader::RouteRef<'_>| {
-            target.is(r.group, r.kind.as_str()) && r.meta.name == target.name
-        };
+        let is_it = |r: &RouteRef<'_>| target.is(r.group, r.kind.as_str()) && r.meta.name == target.name;
         reader.routes(namespace).iter().any(is_it)
     };
     (!found).then(|| format!("spec.targetRef: {} {namespace}/{} does not exist", target.kind, target.name))
@@ -138,7 +139,9 @@ fn rate_limit(reader: &Reader<'_>, limit: &Arc<HttpLocalRateLimitPolicy>) -> Con
 pub(super) fn egress_networks(reader: &Reader<'_>, config: &ControllerConfig, now: Timestamp) -> Vec<Write> {
     let all = reader.index().egress_networks.all();
     all.filter_map(|network| {
-        let accepted = match network.flaw() {
+        let annotated = problems(&network.metadata.annotations).into_iter().next();
+        let annotated = annotated.map(|problem| format!("metadata.annotations: {problem}"));
+        let accepted = match network.flaw().or(annotated) {
             Some(flaw) => Condition::accepted(Some(flaw)),
             None => match overlap::with_cluster(network, &config.cluster_networks) {
                 Some(why) => Condition::no(ACCEPTED, "EgressReasonNetworkOverlap", why),
@@ -155,4 +158,15 @@ pub(super) fn egress_networks(reader: &Reader<'_>, config: &ControllerConfig, no
 pub(super) fn service_profiles(reader: &Reader<'_>, _: &ControllerConfig, now: Timestamp) -> Vec<Write> {
     let all = reader.index().profiles.all();
     all.filter_map(|p| of_object(&**p, &p.status, &[Condition::accepted(p.flaw())], now)).collect()
+}
+
+/// Annotations of Services that cannot be read. A Service's status is its cluster's, so there are only warnings.
+pub(super) fn services(reader: &Reader<'_>, _: &ControllerConfig, _: Timestamp) -> Vec<Write> {
+    let all = reader.index().services.all();
+    all.filter_map(|service| {
+        let problems = problems(&service.metadata.annotations);
+        let warnings: Vec<_> = problems.into_iter().map(|p| ("InvalidAnnotation".to_owned(), p)).collect();
+        (!warnings.is_empty()).then(|| Write { warnings, ..empty::<Service>(&service.metadata) })
+    })
+    .collect()
 }

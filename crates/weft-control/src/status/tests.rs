@@ -393,3 +393,22 @@ fn egress_networks_and_profiles() {
     assert!(world.said("ServiceProfile", "b.shop.svc.cluster.local").1.starts_with("spec.routes[0] (r)"));
     assert!(world.said("ServiceProfile", "store").1.starts_with("metadata.name"));
 }
+
+/// A Service's status is not ours: what its annotations do not say is told by events alone.
+#[test]
+fn annotations_that_cannot_be_read_are_told() {
+    let mut world = World::default();
+    let mut annotated = service("a", "10.78.0.2");
+    annotated["metadata"]["annotations"] =
+        json!({"timeout.linkerd.io/request": "5", "retry.linkerd.io/http": "5xx", "other": "x"});
+    world.put::<Service>(annotated).put::<Service>(service("b", "10.78.0.3"));
+    let writes = world.writes();
+    assert_eq!(writes.len(), 1);
+    assert!(writes[0].status.is_null() && writes[0].about["apiVersion"] == "v1");
+    assert_eq!(writes[0].warnings.len(), 1);
+    assert!(
+        writes[0].warnings[0].1.starts_with("timeout.linkerd.io/request: \"5\""),
+        "{:?}",
+        writes[0].warnings
+    );
+}
