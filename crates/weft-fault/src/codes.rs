@@ -261,6 +261,15 @@ codes! {
     StreamIdle = "UPS-017", blame: Application, retry: Never, http: 504, grpc: DeadlineExceeded,
         says: "nothing came within the route's idle timeout",
         remedy: "The application paused in the middle of its answer, or the client in the middle of its request; a stream that is quiet by nature needs a longer idle timeout.";
+    DiscoveryFailing = "UPS-018", blame: Mesh, retry: SameEndpoint, http: 504, grpc: Unavailable,
+        says: "the controller answers questions about this destination with an error",
+        remedy: "The chain holds the controller's error: look at its log and at its own dependencies, first the Kubernetes API.";
+    NameNotKnown = "UPS-019", blame: Operator, retry: Never, http: 500, grpc: Internal,
+        says: "the controller has no answer for this name",
+        remedy: "Only names of services and of their pods can be asked for: check the name and its suffix.";
+    DiscoveryUnready = "UPS-020", blame: Operator, retry: SameEndpoint, http: 500, grpc: Internal,
+        says: "the controller cannot resolve this destination in its present state",
+        remedy: "The chain holds its words: most often an address that two pods claim, or a pod that has no such address yet.";
 
     // --- PRO: protocol
     BadRequest = "PRO-001", blame: Peer, retry: Never, http: 400, grpc: InvalidArgument,
@@ -351,6 +360,18 @@ codes! {
     ApiRequestFailed = "CTL-006", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,
         says: "a request to the Kubernetes API failed",
         remedy: "The chain says why: check the API server's address, this account's permissions, and the object named.";
+    ControllerRejects = "CTL-007", blame: Operator, retry: Never, http: 503, grpc: Unavailable,
+        says: "the controller calls the question invalid",
+        remedy: "The evidence holds its message: the name or port asked for is not one that it can serve.";
+    ControllerUnready = "CTL-008", blame: Operator, retry: SameEndpoint, http: 503, grpc: Unavailable,
+        says: "the controller answers that a condition for an answer is not met",
+        remedy: "The evidence holds its message.";
+    ControllerUnavailable = "CTL-009", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,
+        says: "the controller answers that it is unavailable",
+        remedy: "It is starting, stopping or overloaded: look at its log and its readiness.";
+    ControllerHungUp = "CTL-010", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,
+        says: "the controller ended the stream without an answer",
+        remedy: "A controller that restarts does so; if it stays, look at its log, and at what lies between it and this proxy.";
 
     // --- NOD: one machine
     StartFailed = "NOD-001", blame: Operator, retry: SameEndpoint, http: 500, grpc: Internal,

@@ -166,6 +166,10 @@ impl Permit {
     pub fn route(&self) -> Option<&Arc<Meta>> {
         self.route.as_ref()
     }
+    /// By the route that a controller adds for the pod's probes, whatever policies say.
+    pub fn is_by_probe_route(&self) -> bool {
+        matches!(self.route.as_deref(), Some(Meta::Default(name)) if name == "probe")
+    }
     /// Allowed only because the policy audits.
     pub fn audited(&self) -> bool {
         self.audited.is_some()

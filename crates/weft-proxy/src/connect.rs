@@ -34,6 +34,8 @@ pub(crate) struct Target {
     pub(crate) plain: &'static str,
     pub(crate) limit: Duration,
     pub(crate) http2: Http2Client,
+    /// What attempts that were given up learnt of the way there.
+    pub(crate) way: Way,
     pub(crate) options: socket::Options,
     pub(crate) series: Arc<TcpSeries>,
 }
@@ -44,6 +46,36 @@ pub(crate) enum Role {
     App,
     /// A pod, or a host outside the mesh.
     Peer,
+}
+
+/// The kernel says that nobody answers at an address in more time than a connection attempt has (the neighbour is asked three
+/// times, a second each). So one attempt at a time goes on after it was given up, only to hear that; the next one to miss
+/// its deadline is told apart from one whose packets are dropped.
+#[derive(Default)]
+pub(crate) struct Way {
+    listens: Cell<bool>,
+    unreachable: Cell<Option<Instant>>,
+}
+
+/// So long an attempt that was given up is listened to.
+const LISTENS: Duration = Duration::from_secs(4);
+/// And so long what it heard is believed.
+const BELIEVED: Duration = Duration::from_secs(30);
+
+impl Way {
+    fn is_unreachable(&self) -> bool {
+        self.unreachable.get().is_some_and(|heard| heard.elapsed() < BELIEVED)
+    }
+
+    /// Takes what became of an attempt.
+    fn hear(&self, code: Option<Code>) {
+        self.listens.set(false);
+        match code {
+            Some(Code::Unreachable) => self.unreachable.set(Some(Instant::now())),
+            // Still nothing, or it was answered in the end.
+            _ => self.unreachable.set(None),
+        }
+    }
 }
 
 /// How a peer proves itself.
@@ -145,11 +177,21 @@ pub(crate) async fn dial(
     let deadline = begun + target.limit;
     let step = Rc::new(Cell::new(Step::Tcp));
     let attempt = attempt(mesh.clone(), target.clone(), sessions, deadline, step.clone());
-    let attempt = AbortOnDropHandle::new(tokio::task::spawn_local(attempt));
+    let mut attempt = AbortOnDropHandle::new(tokio::task::spawn_local(attempt));
     let fault = tokio::select! {
         biased;
-        () = sleep_until(deadline.into()) => overrun(target, step.get(), begun, deadline),
-        ended = attempt => match ended {
+        () = sleep_until(deadline.into()) => {
+            let fault = overrun(target, step.get(), begun, deadline);
+            if matches!(step.get(), Step::Tcp) && !target.way.listens.replace(true) {
+                let target = target.clone();
+                tokio::task::spawn_local(async move {
+                    let ended = tokio::time::timeout(LISTENS, attempt).await;
+                    target.way.hear(ended.ok().and_then(Result::ok).and_then(|ended| Some(ended.err()?.code())));
+                });
+            }
+            fault
+        }
+        ended = &mut attempt => match ended {
             Ok(Ok(made)) => return Ok(made),
             Ok(Err(fault)) => fault,
             Err(panicked) => Fault::new(Code::Invariant).in_phase(Phase::Connect).because(panicked),
@@ -178,16 +220,16 @@ async fn attempt(
     let took = begun.elapsed();
     mesh.metrics.phase(Phase::Connect, took);
     let mut made = Made { begun, tcp: took, tls: None, weft: false };
+    // 2. TLS. If this process stood still meanwhile, the peer has given up or will: say nothing, dial again.
+    if Instant::now() >= deadline {
+        return Err(overrun(&target, Step::Tls, begun, deadline));
+    }
     let Some(tls) = &target.tls else {
         let mut io = Io::plain(tcp);
         io.count(target.series.clone().open());
         return Ok((io, made));
     };
 
-    // 2. TLS. If this process stood still meanwhile, the peer has given up or will: say nothing, dial again.
-    if Instant::now() >= deadline {
-        return Err(overrun(&target, Step::Tls, begun, deadline));
-    }
     step.set(Step::Tls);
     let handshake_begun = Instant::now();
     let Some(credentials) = mesh.identity.current() else {
@@ -228,6 +270,7 @@ fn overrun(target: &Target, step: Step, begun: Instant, deadline: Instant) -> Fa
     let late = Instant::now().saturating_duration_since(deadline);
     let (phase, code) = match (step, target.role) {
         (Step::Tcp, Role::App) => (Phase::Connect, Code::AppConnectTimeout),
+        (Step::Tcp, Role::Peer) if target.way.is_unreachable() => (Phase::Connect, Code::Unreachable),
         (Step::Tcp, Role::Peer) => (Phase::Connect, Code::ConnectTimeout),
         (Step::Tls, _) => (Phase::TlsConnect, Code::HandshakeTimeout),
         (Step::Header, _) => (Phase::TransportHeader, Code::HandshakeTimeout),
@@ -248,5 +291,58 @@ fn refusal(error: &io::Error, role: Role) -> Code {
         (io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable, _) => Code::Unreachable,
         (io::ErrorKind::ConnectionReset, _) => Code::ConnectionReset,
         _ => Code::NetworkIo,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Metrics, labels::Labels};
+
+    fn target() -> Target {
+        let addr = SocketAddr::from(([192, 0, 2, 1], 80));
+        Target {
+            addr,
+            names: addr,
+            role: Role::Peer,
+            tls: None,
+            plain: "",
+            limit: Duration::from_secs(1),
+            http2: Http2Client::default(),
+            way: Way::default(),
+            options: socket::Options::default(),
+            series: Metrics::new(Duration::from_secs(600)).tcp(&Labels::new()),
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_says_has_a_code_for_each_cause() {
+        use io::ErrorKind::{
+            ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, Other, TimedOut,
+        };
+        for (kind, peer, app) in [
+            (ConnectionRefused, Code::ConnectRefused, Code::AppRefused),
+            (TimedOut, Code::ConnectTimeout, Code::AppConnectTimeout),
+            (HostUnreachable, Code::Unreachable, Code::Unreachable),
+            (NetworkUnreachable, Code::Unreachable, Code::Unreachable),
+            (ConnectionReset, Code::ConnectionReset, Code::ConnectionReset),
+            (Other, Code::NetworkIo, Code::NetworkIo),
+        ] {
+            let error = io::Error::from(kind);
+            assert_eq!((refusal(&error, Role::Peer), refusal(&error, Role::App)), (peer, app), "{kind}");
+        }
+    }
+
+    #[test]
+    fn an_address_where_nobody_answers_is_told_from_dropped_packets_once_the_kernel_has_said_so() {
+        let (target, now) = (target(), Instant::now());
+        let late = || overrun(&target, Step::Tcp, now, now).code();
+        assert_eq!(late(), Code::ConnectTimeout);
+        target.way.hear(Some(Code::Unreachable));
+        assert_eq!(late(), Code::Unreachable);
+        assert_eq!(overrun(&target, Step::Tls, now, now).code(), Code::HandshakeTimeout);
+        // It answers again, or keeps silent: nothing is known any more.
+        target.way.hear(None);
+        assert_eq!(late(), Code::ConnectTimeout);
     }
 }

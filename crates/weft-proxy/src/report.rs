@@ -227,6 +227,7 @@ fn kind(code: Code) -> &'static str {
         Code::NoEndpoints
         | Code::ServiceUnknown
         | Code::Unresolved
+        | Code::DiscoveryFailing
         | Code::AllEndpointsFailing
         | Code::BreakersOpen
         | Code::QueueTimeout => "failfast",
@@ -256,6 +257,7 @@ pub(crate) fn route_error(code: Code) -> &'static str {
         Code::NoEndpoints
         | Code::ServiceUnknown
         | Code::Unresolved
+        | Code::DiscoveryFailing
         | Code::AllEndpointsFailing
         | Code::BreakersOpen
         | Code::QueueTimeout => "FAIL_FAST",

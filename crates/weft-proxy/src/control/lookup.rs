@@ -310,19 +310,26 @@ async fn first_message<M>(
 
 /// What a stream's end means; `None` is an orderly one.
 fn failure_of(service: &Service, subject: &str, status: Option<Status>) -> Failure {
-    let fault =
-        Fault::new(Code::ControllerRefused).in_phase(Phase::Control).about(subject).peer(service.addr());
+    let fault = |code| Fault::new(code).in_phase(Phase::Control).about(subject).peer(service.addr());
+    let Some(status) = status else {
+        return Failure { fault: fault(Code::ControllerHungUp), code: None };
+    };
+    let code = status.code();
+    let mut fault = fault(refusal(code)).fact("status", format!("{code:?}"));
+    if !status.message().is_empty() {
+        let message: String = status.message().chars().take(300).collect();
+        fault = fault.fact("message", message);
+    }
+    Failure { fault, code: Some(code) }
+}
+
+/// The controller's status as a code of its own, where people do different things about it.
+fn refusal(status: tonic::Code) -> Code {
     match status {
-        None => Failure { fault: fault.fact("status", "the stream ended"), code: None },
-        Some(status) => {
-            let code = status.code();
-            let mut fault = fault.fact("status", format!("{code:?}"));
-            if !status.message().is_empty() {
-                let message: String = status.message().chars().take(300).collect();
-                fault = fault.fact("message", message);
-            }
-            Failure { fault, code: Some(code) }
-        }
+        tonic::Code::InvalidArgument => Code::ControllerRejects,
+        tonic::Code::FailedPrecondition => Code::ControllerUnready,
+        tonic::Code::Unavailable => Code::ControllerUnavailable,
+        _ => Code::ControllerRefused,
     }
 }
 

@@ -119,14 +119,14 @@ pub(crate) fn combine_named(
     let profile = match profile {
         Answer::Known(profile) => profile,
         Answer::Pending(_) => return Err(None),
-        Answer::Absent | Answer::NotAsked => return refused(Code::DiscoveryRefused, None),
-        Answer::Refused(why) => return refused(Code::DiscoveryRefused, Some(why)),
+        Answer::Absent | Answer::NotAsked => return refused(Code::NameNotKnown, None),
+        Answer::Refused(why) => return refused(super::refused(why), Some(why)),
     };
     let combined = match (policy, &profile.endpoint, &profile.fully_qualified_name) {
         (Answer::Known(policy), ..) => OutboundPolicy::clone(policy),
         // There may be a rule that forbids: nothing stands in for it.
         (Answer::Pending(_), ..) => return Err(None),
-        (Answer::Refused(why), ..) => return refused(Code::DiscoveryRefused, Some(why)),
+        (Answer::Refused(why), ..) => return refused(super::refused(why), Some(why)),
         (Answer::Absent | Answer::NotAsked, Some(endpoint), _) => forward("endpoint", endpoint.clone()),
         (Answer::Absent | Answer::NotAsked, None, Some(name)) => {
             let kind = BackendKind::Balance { path: format!("{name}:{port}"), ewma: EwmaConfig::DEFAULT };
@@ -347,5 +347,17 @@ mod tests {
         assert_eq!(why(Duration::ZERO), None);
         assert_eq!(why(LATER).unwrap().code, Code::DiscoveryRefused.id());
         assert_eq!(combine(addr(), &profile(true), &Answer::Pending(None), true, LATER).unwrap_err(), None);
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_another_matter_than_one_that_is_refused() {
+        let named = |profile: &Answer<Profile>| {
+            let refused = combine_named(80, profile, &Answer::Absent).unwrap_err();
+            refused.expect("decided").code.clone()
+        };
+        assert_eq!(named(&Answer::Absent), Code::NameNotKnown.id());
+        assert_eq!(named(&refused()), Code::DiscoveryRefused.id());
+        let unready = Arc::new(Fault::new(Code::ControllerUnready).record());
+        assert_eq!(named(&Answer::Refused(unready)), Code::DiscoveryUnready.id());
     }
 }

@@ -225,7 +225,7 @@ impl Discovery {
     }
 
     /// The answer for a name. Waits until `deadline` for the first usable one; says at once when there is none to be had:
-    /// `UPS-014` when the controller refuses to resolve the name, `UPS-002` when nothing is behind it.
+    /// `UPS-014` or `UPS-020` when the controller refuses to resolve the name, `UPS-019` when it has no answer, `UPS-002` when nothing is behind it.
     pub async fn by_name(
         &self,
         host: &str,
@@ -278,6 +278,26 @@ impl Discovery {
     }
 }
 
+/// What it is called that there is no answer, by what came instead of one.
+pub(crate) fn unanswered(last: Option<&FaultRecord>) -> Code {
+    match last.and_then(|last| Code::find(&last.code)) {
+        Some(Code::ControllerRefused | Code::ControllerUnavailable | Code::ControllerHungUp) => {
+            Code::DiscoveryFailing
+        }
+        Some(Code::ControllerRejects) => Code::DiscoveryRefused,
+        Some(Code::ControllerUnready) => Code::DiscoveryUnready,
+        _ => Code::Unresolved,
+    }
+}
+
+/// What it is called that the controller refuses to answer.
+pub(crate) fn refused(why: &FaultRecord) -> Code {
+    match Code::find(&why.code) {
+        Some(Code::ControllerUnready) => Code::DiscoveryUnready,
+        _ => Code::DiscoveryRefused,
+    }
+}
+
 /// Waits for an answer, or for the word that there is none, until `deadline`.
 async fn answer(
     progress: &mut watch::Receiver<Progress>,
@@ -291,16 +311,17 @@ async fn answer(
             Progress::Asking { .. } => {}
         }
     }
-    let unresolved = Fault::new(Code::Unresolved).in_phase(Phase::Discover);
+    let unresolved = |code| Fault::new(code).in_phase(Phase::Discover);
     Err(match &*progress.borrow() {
         Progress::Asking { since, last } => {
-            let fault = unresolved.fact("waited_ms", since.elapsed().as_millis());
+            let fault =
+                unresolved(unanswered(last.as_deref())).fact("waited_ms", since.elapsed().as_millis());
             match last {
                 Some(cause) => fault.because(cause.as_cause()),
                 None => fault,
             }
         }
         // Decided between the deadline and here: still too late for this caller.
-        Progress::Answered(_) | Progress::Refused(_) => unresolved,
+        Progress::Answered(_) | Progress::Refused(_) => unresolved(Code::Unresolved),
     })
 }

@@ -22,7 +22,7 @@ use std::{
 };
 use tokio::sync::watch;
 use tonic::Code as Grpc;
-use weft_fault::Code;
+use weft_fault::{Code, Fault};
 use weft_model::{
     identity::{PeerIdentity, Unknown},
     inbound::{HttpPolicy, Protocol, ServerPolicy},
@@ -230,9 +230,9 @@ async fn a_lookup_that_fails_is_reported_by_the_deadline_and_mended_afterwards()
     bench.controller.policy(&asked, Step::End(Grpc::Unavailable));
     let soon = Instant::now() + Duration::from_millis(600);
     let fault = bench.discovery.destination(pod(6), soon).await.unwrap_err();
-    assert_eq!(fault.code(), Code::Unresolved);
+    assert_eq!(fault.code(), Code::DiscoveryFailing);
     let causes = fault.record().causes.join("\n");
-    assert!(causes.contains("CTL-003") && causes.contains("Unavailable"), "{causes}");
+    assert!(causes.contains("CTL-009") && causes.contains("Unavailable"), "{causes}");
     bench.controller.profile(&asked, profile(meshed(pod(6))));
     bench.controller.policy(&asked, Step::End(Grpc::NotFound));
     let answer = bench.discovery.destination(pod(6), patience()).await.unwrap().borrow().clone();
@@ -277,6 +277,36 @@ async fn the_endpoints_of_a_name_follow_the_controller_and_survive_its_absence()
 }
 
 #[tokio::test]
+async fn a_controllers_errors_are_told_apart() {
+    let bench = bench().await;
+    for (status, code, means) in [
+        (Grpc::InvalidArgument, Code::ControllerRejects, Code::DiscoveryRefused),
+        (Grpc::FailedPrecondition, Code::ControllerUnready, Code::DiscoveryUnready),
+        (Grpc::Unavailable, Code::ControllerUnavailable, Code::DiscoveryFailing),
+        (Grpc::Internal, Code::ControllerRefused, Code::DiscoveryFailing),
+        (Grpc::Ok, Code::ControllerHungUp, Code::DiscoveryFailing),
+    ] {
+        let name = format!("{}.shop.svc.cluster.local:80", code.id());
+        bench.controller.endpoints(&name, Step::End(status));
+        let mut state = bench.discovery.endpoints(&name);
+        let ended = |state: &Arc<EndpointsState>| !matches!(&state.lookup, Lookup::Pending(None));
+        let (said, called) = match &until(&mut state, ended).await.lookup {
+            Lookup::Refused(why) => (why.code.clone(), super::refused(why)),
+            Lookup::Pending(why) => {
+                (why.as_ref().expect("waited for").code.clone(), super::unanswered(why.as_deref()))
+            }
+            Lookup::Answered(_) => unreachable!("nothing was said"),
+        };
+        assert_eq!((said.as_str(), called), (code.id(), means), "{status:?}");
+    }
+    let silent = Fault::new(Code::ControllerSilent).record();
+    assert_eq!(super::unanswered(Some(&silent)), Code::Unresolved);
+    // A policy that is refused keeps an address waiting, and is no silence either.
+    let refused = Fault::new(Code::ControllerUnready).record();
+    assert_eq!(super::unanswered(Some(&refused)), Code::DiscoveryUnready);
+}
+
+#[tokio::test]
 async fn a_refused_name_says_so_and_is_asked_again() {
     let bench = bench().await;
     let name = "gone.shop.svc.cluster.local:80";
@@ -285,7 +315,7 @@ async fn a_refused_name_says_so_and_is_asked_again() {
     let refused = |state: &Arc<EndpointsState>| matches!(&state.lookup, Lookup::Refused(_));
     let told = until(&mut state, refused).await;
     let Lookup::Refused(fault) = &told.lookup else { unreachable!("waited for") };
-    assert_eq!(fault.code, Code::ControllerRefused.id());
+    assert_eq!(fault.code, Code::ControllerRejects.id());
     let known = Endpoints::Known(Arc::new(vec![Arc::new(meshed(pod(1)))]));
     bench.controller.endpoints(name, Step::Say(known.clone()));
     until(&mut state, |state| state.lookup == Lookup::Answered(known.clone())).await;

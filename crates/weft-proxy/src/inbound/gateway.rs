@@ -216,7 +216,9 @@ impl Gateway {
         let deadline = Instant::now() + mesh.config.outbound.detect_timeout;
         let found = mesh.discovery.by_name(&name.host, name.port, deadline).await.map_err(|fault| {
             let code = match fault.code() {
-                Code::DiscoveryRefused => Code::GatewayNameUnknown,
+                Code::DiscoveryRefused | Code::NameNotKnown | Code::DiscoveryUnready => {
+                    Code::GatewayNameUnknown
+                }
                 Code::ServiceUnknown => Code::GatewayNoTarget,
                 // No answer is no refusal.
                 _ => return fault,

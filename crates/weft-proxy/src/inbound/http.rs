@@ -275,7 +275,12 @@ impl Requests {
             Outcome::Inject(injected) => return Err(NoAnswer::Injected(injected)),
             Outcome::Refuse(fault) => return Err(fault.into()),
         }
-        self.limit(policy)?;
+        // A probe that is told to come again later ends the pod. Probes come from outside of the mesh.
+        let probes =
+            counted.permit.is_by_probe_route() && !matches!(connection.tls, ClientTls::Terminated(_));
+        if !probes {
+            self.limit(policy)?;
+        }
         if let Some(gateway) = &self.gateway {
             let response = Box::pin(self.pass_on(gateway, request, &counted.permit)).await?;
             return Ok(self.told(response, None, filters, asked, counted));

@@ -363,6 +363,7 @@ impl Worker {
             plain: "it is beside the proxy",
             limit: config.connect_timeout,
             http2: Http2Client::default(),
+            way: Default::default(),
             options: socket::Options {
                 keepalive: config.sockets.connect_keepalive,
                 user_timeout: config.sockets.connect_user_timeout,

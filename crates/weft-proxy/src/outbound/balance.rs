@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     deadline::within,
-    discovery::{EndpointsState, Lookup},
+    discovery::{self, EndpointsState, Lookup},
     latest::Latest,
     metrics::{self, Balanced, labels::Labels},
 };
@@ -246,10 +246,10 @@ impl Balancer {
                 return fault(Code::NoEndpoints).since(since);
             }
             Lookup::Refused(record) if self.members.borrow().is_empty() => {
-                return fault(Code::DiscoveryRefused).because(record.as_cause());
+                return fault(discovery::refused(record)).because(record.as_cause());
             }
             Lookup::Pending(last) if self.members.borrow().is_empty() => {
-                let fault = fault(Code::Unresolved);
+                let fault = fault(discovery::unanswered(last.as_deref()));
                 return match last {
                     Some(record) => fault.because(record.as_cause()),
                     None => fault,

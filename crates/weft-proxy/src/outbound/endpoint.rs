@@ -287,6 +287,7 @@ fn target(
         plain,
         limit: config.outbound.connect_timeout,
         http2: endpoint.http2,
+        way: Default::default(),
         options: socket::Options {
             keepalive: config.outbound.sockets.connect_keepalive,
             user_timeout: config.outbound.sockets.connect_user_timeout,

@@ -114,15 +114,18 @@ async fn every_reason_for_no_answer_has_its_own_code() {
     expect("503", Code::ServiceUnknown).await;
     proxy.told.endpoints(PATH, known(&[]));
     expect("503", Code::NoEndpoints).await;
-    let refusal = Arc::new(Fault::new(Code::ControllerRefused).fact("status", "InvalidArgument").record());
-    proxy.told.lookup(PATH, Lookup::Refused(refusal));
+    let refused = |code| Lookup::Refused(Arc::new(Fault::new(code).fact("message", "why").record()));
+    proxy.told.lookup(PATH, refused(Code::ControllerRejects));
     // The empty set that was known before stays known; a name that was never resolved is refused.
-    let fresh = client(&pki);
-    let refusal = Arc::new(Fault::new(Code::ControllerRefused).fact("status", "InvalidArgument").record());
-    fresh.told.lookup(PATH, Lookup::Refused(refusal));
-    let (head, _) = ask(&fresh).await;
-    assert!(head.starts_with("HTTP/1.1 500") && error_of(&head).starts_with("UPS-014"), "{head}");
-    assert!(error_of(&head).contains("CTL-003"), "the cause is there too: {head}");
+    for (said, code) in
+        [(Code::ControllerRejects, Code::DiscoveryRefused), (Code::ControllerUnready, Code::DiscoveryUnready)]
+    {
+        let fresh = client(&pki);
+        fresh.told.lookup(PATH, refused(said));
+        let (head, _) = ask(&fresh).await;
+        assert!(head.starts_with("HTTP/1.1 500") && error_of(&head).starts_with(code.id()), "{head}");
+        assert!(error_of(&head).contains(said.id()), "the cause is there too: {head}");
+    }
     let down = raw::refused().await;
     proxy.told.endpoints(PATH, known(&[plain(down)]));
     for _ in 0..3 {
@@ -170,6 +173,12 @@ async fn unanswered_lookups_end_after_a_bounded_wait() {
     let proxy = client(&pki);
     let (head, _) = ask(&proxy).await;
     assert!(head.starts_with("HTTP/1.1 504") && error_of(&head).starts_with("UPS-003"), "{head}");
+    // A controller that answers with errors is not one that says nothing.
+    let failing = client(&pki);
+    let why = Fault::new(Code::ControllerUnavailable).record();
+    failing.told.lookup(PATH, Lookup::Pending(Some(Arc::new(why))));
+    let (head, _) = ask(&failing).await;
+    assert!(head.starts_with("HTTP/1.1 504") && error_of(&head).starts_with("UPS-018"), "{head}");
     // Nor does the destination itself have to be known for ever.
     let elsewhere = crate::harness::proxy(&pki, "web", dst(), "192.0.2.81:80".parse().unwrap(), &[]);
     let (head, _) = ask(&elsewhere).await;

@@ -325,3 +325,23 @@ async fn the_pod_itself_needs_no_permission() {
     tokio::task::spawn_local(weft_proxy::inbound::serve(proxy.mesh.clone(), listener));
     assert!(ask(&proxy, "/").await.0.starts_with("HTTP/1.1 200"));
 }
+
+/// B40: probes neither use up the rate of their port nor are they refused for it.
+#[tokio::test(flavor = "local")]
+async fn probes_are_not_limited_and_cost_others_nothing() {
+    let (pki, app) = (Pki::new(), app().await);
+    let proxy = proxy(&pki, app.addr, &[]);
+    let everyone = authorization("all", "0.0.0.0/0", Authn::Unauthenticated);
+    let probe = Route { meta: meta("probe"), ..route("/ready", vec![everyone.clone()], vec![]) };
+    let rest = route("/", vec![], vec![]);
+    let limit = limit(Some(1), None, &[]);
+    proxy.told.inbound(app.addr.port(), with(http(vec![probe, rest], Some(limit)), vec![everyone]));
+    for _ in 0..20 {
+        assert!(ask(&proxy, "/ready").await.0.starts_with("HTTP/1.1 200"));
+    }
+    assert!(ask(&proxy, "/a").await.0.starts_with("HTTP/1.1 200"), "the first of its second");
+    let refused = async || (ask(&proxy, "/a").await.0).starts_with("HTTP/1.1 429");
+    let (first, second) = (refused().await, refused().await);
+    assert!(first || second, "what is no probe is limited");
+    assert!(ask(&proxy, "/ready").await.0.starts_with("HTTP/1.1 200"));
+}
