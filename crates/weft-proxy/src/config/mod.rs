@@ -226,6 +226,13 @@ impl Control {
     }
 }
 
+/// Is a name a suffix, or below it?
+pub(crate) fn is_under(host: &str, suffix: &str) -> bool {
+    let head = host.len().checked_sub(suffix.len());
+    let Some((head, tail)) = head.and_then(|at| host.split_at_checked(at)) else { return false };
+    tail.eq_ignore_ascii_case(suffix) && (head.is_empty() || head.ends_with('.'))
+}
+
 impl Config {
     /// Reads the process's environment. All mistakes are returned together.
     pub fn from_env() -> Result<Config, Vec<Fault>> {
@@ -239,6 +246,11 @@ impl Config {
         [&self.cluster_networks, &self.profile_networks]
             .iter()
             .any(|networks| networks.iter().any(|net| net.contains(&ip)))
+    }
+
+    /// May the controller be asked about this name?
+    pub fn asks_about(&self, host: &str) -> bool {
+        self.profile_suffixes.iter().any(|suffix| is_under(host.trim_end_matches('.'), suffix))
     }
 
     /// Is `addr` one of this proxy's own listeners? Dialling it would be a loop.

@@ -235,8 +235,8 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "INBOUND_DISCOVERY_IDLE_TIMEOUT" Duration, "90s", "… and about a port";
             "WEFT_OUTBOUND_DISCOVERY_MAX_AGE" Duration, "", "weft's own. An answer older than this is asked for anew, however busy its destination is, and replaced when the controller answers; at least 1s";
             "DESTINATION_PROFILE_NETWORKS" Networks, "", "Profiles are asked for addresses in these only";
-            "DESTINATION_PROFILE_SUFFIXES" Suffixes, "svc.cluster.local.", "Names that may have profiles. Checked, and without effect so far: profiles are asked for by address";
-            "DESTINATION_PROFILE_INITIAL_TIMEOUT" Duration, "500ms", "Without effect: inbound requests are not held for a profile";
+            "DESTINATION_PROFILE_SUFFIXES" Suffixes, "svc.cluster.local.", "Names that the controller is asked about, where requests name their destination (`INGRESS_MODE`); others are refused (`UPS-019`)";
+            "DESTINATION_PROFILE_INITIAL_TIMEOUT" Duration, "500ms", "Without effect: inbound requests are not held for a profile, since their routes come with the port's policy. What waits for a first answer outbound is bounded by `OUTBOUND_HTTP_FAILFAST_TIMEOUT` and `OUTBOUND_DETECT_TIMEOUT`";
         },
     ),
     (

@@ -5,6 +5,7 @@
 
 use super::{Connection, opaque};
 use crate::{
+    config::is_under,
     detect::Protocol,
     http::{body::Body, headers, respond::Detail, server::Service},
     io::Io,
@@ -270,13 +271,6 @@ impl Name {
             port => format!("{}:{port}", self.host),
         }
     }
-}
-
-/// Is a name a suffix, or below it?
-fn is_under(host: &str, suffix: &str) -> bool {
-    let head = host.len().checked_sub(suffix.len());
-    let Some((head, tail)) = head.and_then(|at| host.split_at_checked(at)) else { return false };
-    tail.eq_ignore_ascii_case(suffix) && (head.is_empty() || head.ends_with('.'))
 }
 
 /// Did the gateway of this name pass it on (RFC 7239, 4)? One field value may hold several hops.

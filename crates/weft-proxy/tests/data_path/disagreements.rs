@@ -20,7 +20,7 @@ fn client(pki: &Pki, env: &[(&str, &str)]) -> Proxy {
     crate::harness::proxy(pki, "web", dst(), dst(), env)
 }
 
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: s\r\nl5d-dst-override: web.shop:80\r\n\r\n";
+const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: s\r\nl5d-dst-override: web.shop.svc.cluster.local:80\r\n\r\n";
 
 /// An ingress speaks HTTP, whatever the policy calls the destination.
 #[tokio::test(flavor = "local")]
@@ -29,7 +29,7 @@ async fn requests_of_an_ingress_go_where_the_bytes_would() {
     let proxy = client(&pki, &[("INGRESS_MODE", "true")]);
     let bytes = || OutboundProtocol::Opaque(opaque(balance(PATH)));
     proxy.told.destination(destination(dst(), bytes(), false));
-    proxy.told.named("web.shop:80", Ok(destination(dst(), bytes(), false)));
+    proxy.told.named("web.shop.svc.cluster.local:80", Ok(destination(dst(), bytes(), false)));
     proxy.told.endpoints(PATH, known(&[plain(one.addr)]));
     let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
     for n in 1..=2 {
@@ -41,7 +41,10 @@ async fn requests_of_an_ingress_go_where_the_bytes_would() {
     // What refuses bytes refuses requests.
     let mut refusing = opaque(balance(PATH));
     refusing.routes[0].refuses = Some(Refusal::Forbidden);
-    proxy.told.named("web.shop:80", Ok(destination(dst(), OutboundProtocol::Opaque(refusing), false)));
+    proxy.told.named(
+        "web.shop.svc.cluster.local:80",
+        Ok(destination(dst(), OutboundProtocol::Opaque(refusing), false)),
+    );
     let mut io = TcpStream::connect(proxy.outbound).await.unwrap();
     io.write_all(GET).await.unwrap();
     let (head, _) = raw::read_http(&mut io).await.unwrap();

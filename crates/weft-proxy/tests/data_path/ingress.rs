@@ -21,9 +21,11 @@ async fn a_request_goes_to_the_service_that_it_names_or_where_it_was_going() {
     let (pki, named, original) = (Pki::new(), app().await, app().await);
     let proxy = client(&pki);
     proxy.told.destination(destination(dst(), policy(BackendKind::Forward(plain(original.addr))), false));
-    proxy.told.named("web.shop:80", Ok(destination(dst(), policy(balance(PATH)), false)));
+    proxy.told.named("web.shop.svc.cluster.local:80", Ok(destination(dst(), policy(balance(PATH)), false)));
     proxy.told.endpoints(PATH, known(&[plain(named.addr)]));
-    assert!(ask(&proxy, "l5d-dst-override: Web.shop:80\r\n").await.starts_with("HTTP/1.1 200"));
+    assert!(
+        ask(&proxy, "l5d-dst-override: Web.shop.svc.cluster.local:80\r\n").await.starts_with("HTTP/1.1 200")
+    );
     assert_eq!((named.count(), original.count()), (1, 0));
     assert!(!named.last().headers.contains_key("l5d-dst-override"), "it ends here");
     assert!(ask(&proxy, "").await.starts_with("HTTP/1.1 200"));
@@ -44,9 +46,10 @@ async fn a_name_that_leads_nowhere_is_refused_and_not_replaced_by_the_address() 
     let (pki, original) = (Pki::new(), app().await);
     let proxy = client(&pki);
     proxy.told.destination(destination(dst(), policy(BackendKind::Forward(plain(original.addr))), false));
-    proxy.told.named("gone.shop:80", Err(Fault::new(Code::ServiceUnknown).record()));
+    proxy.told.named("gone.shop.svc.cluster.local:80", Err(Fault::new(Code::ServiceUnknown).record()));
     for (value, status, code) in [
-        ("gone.shop:80", "503", Code::ServiceUnknown),
+        ("gone.shop.svc.cluster.local:80", "503", Code::ServiceUnknown),
+        ("gone.example:80", "500", Code::NameNotKnown),
         ("no port", "400", Code::BadRequest),
         (":80", "400", Code::BadRequest),
     ] {

@@ -38,6 +38,10 @@ impl Requests {
         let mesh = &self.connection.worker.mesh;
         let deadline = Instant::now() + mesh.config.outbound.failfast_timeout;
         let host = host.to_ascii_lowercase();
+        if !mesh.config.asks_about(&host) {
+            let fault = Fault::new(Code::NameNotKnown).in_phase(Phase::Discover).about(&text);
+            return Err(fault.fact("suffixes", mesh.config.profile_suffixes.join(" ")));
+        }
         let found = Rc::new(Latest::new(mesh.discovery.by_name(&host, port, deadline).await?));
         let mut all = self.named.borrow_mut();
         if all.len() == NAMED {
