@@ -28,10 +28,8 @@ pub fn targeting(
     namespace: &str,
     wanted: impl Fn(&ObjectRef) -> bool,
 ) -> Vec<Authorization> {
-    let mut policies: Vec<_> = reader
-        .authorizations(namespace)
-        .filter(|p| p.flaw().is_none() && wanted(&p.spec.target_ref))
-        .collect();
+    let mut policies: Vec<_> =
+        reader.authorizations(namespace).filter(|p| wanted(&p.spec.target_ref)).collect();
     policies.sort_by_key(|p| p.metadata.seniority());
     policies.into_iter().filter_map(|p| authorization(reader, config, p)).collect()
 }
@@ -61,27 +59,25 @@ pub fn required(
     config: &ControllerConfig,
     policy: &AuthorizationPolicy,
 ) -> Result<(Option<Vec<Network>>, Option<Authn>), String> {
+    if let Some(flaw) = policy.flaw() {
+        return Err(flaw);
+    }
     let local = &policy.metadata.namespace;
-    let mut networks: Option<Vec<Network>> = None;
-    let mut authn: Option<Authn> = None;
+    let mut networks = None;
+    let mut authn = None;
+    // All must hold. There is one of each sort: a second one would be a flaw.
     for (at, reference) in policy.spec.required_authentication_refs.iter().enumerate() {
-        let field = format!("spec.requiredAuthenticationRefs[{at}]");
         let name = reference.resolve(local);
-        let missing = |kind: &str| format!("{field}: {kind} {name} does not exist");
-        // All must hold. Linkerd allows one of each sort; a second one would have to narrow the first, so refuse it.
-        let replaced = if reference.is(POLICY_GROUP, "NetworkAuthentication") {
+        let missing =
+            |kind: &str| format!("spec.requiredAuthenticationRefs[{at}]: {kind} {name} does not exist");
+        if reference.is(POLICY_GROUP, "NetworkAuthentication") {
             let found = reader.network(&name).ok_or_else(|| missing("NetworkAuthentication"))?;
-            networks.replace(found.networks()).is_some()
+            networks = Some(found.networks());
         } else if reference.is(POLICY_GROUP, "MeshTLSAuthentication") {
             let found = reader.mesh_tls(&name).ok_or_else(|| missing("MeshTLSAuthentication"))?;
-            authn.replace(found.authn(config.identities())).is_some()
-        } else if reference.is("", "ServiceAccount") {
-            authn.replace(service_account_authn(reference, local, config.identities())).is_some()
+            authn = Some(found.authn(config.identities()));
         } else {
-            return Err(format!("{field}.kind: {:?} is no authentication", reference.kind));
-        };
-        if replaced {
-            return Err(format!("{field}: a second authentication of its sort"));
+            authn = Some(service_account_authn(reference, local, config.identities()));
         }
     }
     Ok((networks, authn))

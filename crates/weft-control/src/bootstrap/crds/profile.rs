@@ -15,7 +15,9 @@ pub(super) fn service_profile() -> Definition {
             ("condition", response(DEPTH).required()),
             (
                 "isFailure",
-                flag("Whether they count as failures, in the metrics and for retries.").default(false),
+                flag(
+                    "Whether they count as failures, in the metrics and for retries; they do not, if not given.",
+                ),
             ),
         ],
     );
@@ -30,7 +32,9 @@ pub(super) fn service_profile() -> Definition {
             ),
             (
                 "isRetryable",
-                flag("Whether failures are tried again, as far as the budget goes.").default(false),
+                flag(
+                    "Whether failures are tried again, as far as the budget goes; they are not, if not given.",
+                ),
             ),
             ("timeout", text("How long a request may take, retries included, such as 300ms.")),
         ],
