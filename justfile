@@ -25,6 +25,11 @@ bench *ARGS:
     cargo build --release --workspace --bins
     python3 bench/run.py {{ARGS}}
 
+# One fuzz target under libFuzzer, guided by coverage (needs a C++ compiler; see fuzz/README.md).
+fuzz TARGET SECONDS="600":
+    mkdir -p fuzz/libfuzzer/corpus/{{TARGET}}
+    cd fuzz/libfuzzer && WEFT_FUZZ_TARGET={{TARGET}} cargo run --release -- -max_len=4096 -max_total_time={{SECONDS}} corpus/{{TARGET}} ../corpus/{{TARGET}}
+
 # Licences, bans and sources of dependencies (needs cargo-deny).
 deny:
     cargo deny --offline check bans licenses sources

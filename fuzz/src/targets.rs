@@ -2,12 +2,12 @@
 
 use linkerd2_proxy_api::{destination, inbound as inbound_api, outbound as outbound_api};
 use prost::Message;
-use std::{collections::HashMap, ffi::OsString};
+use std::{collections::HashMap, ffi::OsString, time::Instant};
 use weft_model::http::{
     HeaderMatch, Headers, HostMatch, HttpMatch, PathMatch, Pattern, QueryMatch, RequestParts, TextMatch,
     best_match,
 };
-use weft_proxy::config::Config;
+use weft_proxy::{config::Config, foreign};
 use weft_tls::hello::{self, Hello};
 use weft_wire::{destination::EndpointSet, inbound, outbound, profile, transport_header::TransportHeader};
 
@@ -147,5 +147,20 @@ pub fn environment(bytes: &[u8]) {
     });
     if let Err(faults) = read {
         assert!(!faults.is_empty());
+    }
+}
+
+/// Durations as routes, header fields and variables write them: whatever can be read can be added to a moment, and reads as
+/// the same where both forms know it.
+pub fn durations(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    for line in text.lines() {
+        let (of_field, of_variable) = (weft_model::retry::duration(line), foreign::duration(line));
+        for read in [of_field, of_variable].into_iter().flatten() {
+            assert!(Instant::now().checked_add(read).is_some(), "{read:?}");
+        }
+        if let (Some(one), Some(other)) = (of_field, of_variable) {
+            assert_eq!(one, other);
+        }
     }
 }

@@ -40,4 +40,7 @@ macro_rules! targets {
     };
 }
 
-targets! { client_hello transport_header server_policy outbound_policy profile endpoints route_match environment }
+targets! {
+    client_hello transport_header server_policy outbound_policy profile endpoints route_match environment
+    durations http1_request http1_response http1_chunked offer
+}

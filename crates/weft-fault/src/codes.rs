@@ -319,6 +319,9 @@ codes! {
     ConnectsQueued = "LIM-006", blame: Mesh, retry: OtherEndpoint, http: 503, grpc: Unavailable,
         says: "waited too long to begin connecting to this peer",
         remedy: "Other connects to it came first and took their time: the peer answers handshakes slowly, or this proxy is short of CPU; its stalls and throttling are in `/metrics`.";
+    ReaderStalled = "LIM-007", blame: Peer, retry: Never, http: 408, grpc: DeadlineExceeded,
+        says: "the client took nothing of its answer for too long",
+        remedy: "The client asked and does not read: it hangs, or means harm. If it pauses on purpose, raise `LINKERD2_PROXY_WEFT_CLIENT_STALL_TIMEOUT`.";
 
     // --- CFG: configuration
     BadVariable = "CFG-001", blame: Operator, retry: Never, http: 500, grpc: Internal,

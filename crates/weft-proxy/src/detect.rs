@@ -122,7 +122,7 @@ fn read_failure(error: &io::Error, bytes: usize) -> Code {
 }
 
 /// Decides as early as the bytes allow; `None`: more are needed.
-fn sniff(bytes: &[u8]) -> Option<Protocol> {
+pub(crate) fn sniff(bytes: &[u8]) -> Option<Protocol> {
     let shared = bytes.len().min(PREFACE_ENOUGH);
     if bytes[..shared] == PREFACE[..shared] {
         return (shared == PREFACE_ENOUGH).then_some(Protocol::Http2);

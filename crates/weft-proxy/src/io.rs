@@ -160,11 +160,6 @@ impl Io {
         }
     }
 
-    /// Did the client come over the mesh's TLS? Then it is a proxy, and speaks for many clients.
-    pub(crate) fn is_meshed(&self) -> bool {
-        matches!(self.stream.get_ref(), Transport::Accepted(_))
-    }
-
     pub(crate) fn stream(&mut self) -> &mut Prefixed<Transport> {
         &mut self.stream
     }

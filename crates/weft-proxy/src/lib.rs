@@ -11,6 +11,7 @@ mod deadline;
 mod detect;
 pub mod discovery;
 pub mod drain;
+pub mod foreign;
 mod http;
 pub mod identity;
 pub mod inbound;

@@ -36,8 +36,8 @@ pub fn peek(bytes: &[u8]) -> Hello {
         match rest {
             [] => return Hello::Incomplete,
             [kind, ..] if *kind != HANDSHAKE => return Hello::NotTls,
+            // The second half of the record's version means nothing (RFC 8446, 5.1), and the TLS library reads on whatever it is.
             [_, major, ..] if *major != 3 => return Hello::NotTls,
-            [_, _, minor, ..] if *minor > 4 => return Hello::NotTls,
             _ => {}
         }
         if rest.len() < RECORD_HEADER {

@@ -42,10 +42,13 @@ pub(crate) fn need<T>(value: Option<T>, field: &'static str) -> Result<T, Invali
     value.ok_or_else(|| Invalid::missing(field))
 }
 
-/// The protocol's longest duration is about 292 years; longer ones are cut to it.
+/// The protocol's longest duration, 10,000 years. A longer one could not be added to a moment.
+const LONGEST: u64 = 315_576_000_000;
+
+/// Longer ones are cut to the longest.
 pub(crate) fn duration_to_api(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX).min(315_576_000_000),
+        seconds: i64::try_from(duration.as_secs().min(LONGEST)).unwrap_or(i64::MAX),
         nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
     }
 }
@@ -54,7 +57,8 @@ pub(crate) fn duration_from_api(
     duration: prost_types::Duration,
     field: &'static str,
 ) -> Result<Duration, Invalid> {
-    Duration::try_from(duration).map_err(|_| Invalid::new(field, "negative or out of range"))
+    let duration = Duration::try_from(duration).ok().filter(|duration| duration.as_secs() <= LONGEST);
+    duration.ok_or_else(|| Invalid::new(field, "negative or out of range"))
 }
 
 pub(crate) fn optional_duration(

@@ -34,6 +34,8 @@ pub enum BadHeader {
     TooLong(usize),
     Undecodable(String),
     BadPort(i32),
+    /// The name is no host name: it would become part of messages, records and metrics.
+    BadName,
 }
 
 impl fmt::Display for BadHeader {
@@ -43,6 +45,7 @@ impl fmt::Display for BadHeader {
             BadHeader::TooLong(n) => write!(f, "{n} bytes are more than the {MAX_MESSAGE} allowed"),
             BadHeader::Undecodable(why) => write!(f, "undecodable: {why}"),
             BadHeader::BadPort(port) => write!(f, "{port} is no port"),
+            BadHeader::BadName => f.write_str("the name is no host name"),
         }
     }
 }
@@ -110,6 +113,9 @@ impl TransportHeader {
         let Some(message) = rest.get(..length) else { return Ok(None) };
         let wire = Wire::decode(message).map_err(|e| BadHeader::Undecodable(e.to_string()))?;
         let port = u16::try_from(wire.port).ok().filter(|port| *port != 0);
+        if !is_host(&wire.name) {
+            return Err(BadHeader::BadName);
+        }
         let header = TransportHeader {
             port: port.ok_or(BadHeader::BadPort(wire.port))?,
             name: (!wire.name.is_empty()).then_some(wire.name),
@@ -120,6 +126,11 @@ impl TransportHeader {
         };
         Ok(Some((header, PREFACE.len() + 4 + length)))
     }
+}
+
+/// Could it be the name of a host (RFC 1035, 2.3.4), or is there none?
+fn is_host(name: &str) -> bool {
+    name.len() <= 254 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
 }
 
 #[cfg(test)]
@@ -143,6 +154,10 @@ mod tests {
         assert_eq!(TransportHeader::decode(b"transport.l5d.io/v2"), Err(BadHeader::NotAHeader));
         let long = [PREFACE, &[0, 1, 0, 1]].concat();
         assert_eq!(TransportHeader::decode(&long), Err(BadHeader::TooLong(65_537)));
+        for name in ["a b", "a/b", "a\r\nb", "\u{e9}", &"a".repeat(255)] {
+            let header = TransportHeader { port: 80, name: Some(name.into()), session: None };
+            assert_eq!(TransportHeader::decode(&header.encode()), Err(BadHeader::BadName), "{name:?}");
+        }
         let no_port = [PREFACE, &[0, 0, 0, 0]].concat();
         assert_eq!(TransportHeader::decode(&no_port), Err(BadHeader::BadPort(0)));
     }

@@ -249,6 +249,7 @@ fn http2(vars: &mut Vars<'_>, side: &str) -> Http2 {
         max_header_list_size: headers,
         max_pending_accept_reset_streams: resets.map(|n| n as usize),
         max_send_buf_size: send.map(|n| n as usize),
+        client_stall: vars.duration("WEFT_CLIENT_STALL_TIMEOUT").filter(|limit| !limit.is_zero()),
     }
 }
 

@@ -131,6 +131,8 @@ pub struct Http2 {
     pub max_header_list_size: Option<u32>,
     pub max_pending_accept_reset_streams: Option<usize>,
     pub max_send_buf_size: Option<usize>,
+    /// How long a client, of either version, may take nothing of an answer that waits for it.
+    pub client_stall: Option<Duration>,
 }
 
 /// Where the control plane is and how this proxy introduces itself.

@@ -176,15 +176,19 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at(split);
     let number: u64 = number.parse().ok()?;
     let seconds = |per: u64| number.checked_mul(per).map(Duration::from_secs);
-    match unit {
+    let duration = match unit {
         "ms" => Some(Duration::from_millis(number)),
         "s" => seconds(1),
         "m" => seconds(60),
         "h" => seconds(3_600),
         "d" => seconds(86_400),
         _ => None,
-    }
+    };
+    duration.filter(|duration| *duration <= LONGEST)
 }
+
+/// 1,000 years. What is far longer could not be added to a moment.
+const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
 /// `host:port`, the host lower case and without its trailing dot; IPv6 in brackets.
 pub(super) fn authority(text: &str) -> Option<(String, u16)> {

@@ -224,6 +224,7 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "OUTBOUND_TCP_FAILFAST_TIMEOUT" Duration, "3s", "How long an opaque connection may wait for an endpoint";
             "{IN,OUT}BOUND_MAX_IN_FLIGHT" Number, "100000", "Requests under way at a time; more are refused with 503. Counted until the response's head, by each worker for its share";
             "{IN,OUT}BOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT" Duration, "3s", "An idle HTTP/1 connection is closed after this";
+            "WEFT_CLIENT_STALL_TIMEOUT" Duration, "5m", "weft's own. A client that takes nothing of its answer for so long is let go: its stream is reset, or its connection if nothing can be written to it. Whoever reads slowly is not; a piece of an answer larger than 16 KiB has as much more time. 0: never";
             "MAX_IDLE_CONNS_PER_ENDPOINT" Number, "10000", "Idle HTTP/1 connections that are kept to the application";
             "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT" Number, "10000", "… and to each endpoint";
         },

@@ -1,7 +1,7 @@
 //! Message bodies: passed on piece by piece, and watched to their end.
 
 use super::{
-    h1,
+    h1, headers,
     pool::Lease,
     replay::{Peeked, Reader},
     server,
@@ -35,6 +35,8 @@ pub(crate) struct Body {
     inner: Inner,
     watch: Option<Box<Watch>>,
     counted: Option<RequestBody>,
+    /// It comes from where the mesh's words mean nothing, so its trailers must not speak them.
+    outside: bool,
 }
 
 enum Inner {
@@ -50,7 +52,7 @@ enum Inner {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Body { inner: Inner::Empty, watch: None, counted: None }
+        Body::of(Inner::Empty)
     }
 
     /// Of a message over HTTP/2.
@@ -58,12 +60,18 @@ impl Body {
         if incoming.is_end_stream() {
             return Body::empty();
         }
-        Body { inner: Inner::H2(incoming), watch: None, counted: None }
+        Body::of(Inner::H2(incoming))
     }
 
     /// Of a message over HTTP/1.
     pub(crate) fn h1(incoming: h1::Incoming) -> Self {
-        Body { inner: Inner::H1(incoming), watch: None, counted: None }
+        Body::of(Inner::H1(incoming))
+    }
+
+    /// The same, from a client or an application: trailers cannot say what only a head may, and not what only proxies may.
+    pub(crate) fn of_outsider(mut self) -> Self {
+        self.outside = true;
+        self
     }
 
     /// Who hears what a server says before its response, if the client can.
@@ -88,7 +96,7 @@ impl Body {
     }
 
     fn of(inner: Inner) -> Self {
-        Body { inner, watch: None, counted: None }
+        Body { inner, watch: None, counted: None, outside: false }
     }
 
     pub(super) fn replayed(reader: Reader) -> Self {
@@ -389,7 +397,12 @@ impl hyper::body::Body for Body {
             Inner::Observed(observing) => observing.poll_frame(cx),
         };
         match polled {
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                if this.outside
+                    && let Some(trailers) = frame.trailers_mut()
+                {
+                    headers::clean_trailers(trailers);
+                }
                 if let Some(fault) = this.watch.as_mut().and_then(|watch| watch.is_broken_off()) {
                     return this.break_off(fault);
                 }

@@ -2,7 +2,10 @@
 //! answered, windows and priorities that are noted, requests that are taken back at once, frames that carry nothing. The HTTP/2
 //! library bounds what it buffers; this bounds the work. It looks at frame heads only, on their way through.
 
-use super::frames::{self, DATA, END_STREAM, FrameHead, Frames, HEADERS, RST_STREAM, SETTINGS};
+use super::{
+    frames::{self, DATA, END_STREAM, FrameHead, Frames, HEADERS, RST_STREAM, SETTINGS},
+    stall::{self, Stuck},
+};
 use crate::metrics::{Count, Metrics, labels::Labels};
 use std::{
     cell::RefCell,
@@ -153,6 +156,8 @@ enum Why {
     Slow,
     /// The client's first frame is no SETTINGS (RFC 9113, 3.4).
     NoSettings,
+    /// The client reads nothing: there is no goodbye that it would hear.
+    Stuck(Duration),
 }
 
 /// Tells the server, once the connection has ended, whether and why the guard ended it.
@@ -179,6 +184,7 @@ impl Verdict {
             Why::Flood => Code::FrameFlood,
             Why::Slow => Code::HeaderTimeout,
             Why::NoSettings => Code::H2Protocol,
+            Why::Stuck(limit) => return Some(stall::fault(limit)),
         };
         let fault = Fault::new(code).in_phase(Phase::RequestHeaders);
         Some(match why {
@@ -189,7 +195,19 @@ impl Verdict {
                 .fact("other_frames", counts.idle_frames),
             Why::Slow => fault.fact("limit_ms", FRAME_LIMIT.as_millis()),
             Why::NoSettings => fault.fact("error", "the first frame is not SETTINGS"),
+            Why::Stuck(_) => fault,
         })
+    }
+}
+
+/// A connection that can be ended by a reset.
+pub(crate) trait Abort {
+    fn abort(&mut self);
+}
+
+impl Abort for crate::io::Io {
+    fn abort(&mut self) {
+        crate::io::Io::abort(self);
     }
 }
 
@@ -202,6 +220,9 @@ pub(crate) struct Guard<S> {
     budget: Budget,
     settled: bool,
     slow: Option<Pin<Box<Sleep>>>,
+    /// How long the client may read nothing while there is something to read.
+    stall_limit: Option<Duration>,
+    stuck: Stuck,
     ending: Option<Ending>,
     verdict: Verdict,
 }
@@ -215,8 +236,8 @@ struct Ending {
     timer: Pin<Box<Sleep>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
-    pub(crate) fn new(inner: S, of_proxy: bool) -> (Self, Verdict) {
+impl<S: AsyncRead + AsyncWrite + Abort + Unpin> Guard<S> {
+    pub(crate) fn new(inner: S, of_proxy: bool, stall_limit: Option<Duration>) -> (Self, Verdict) {
         let verdict = Verdict(Rc::default());
         let guard = Guard {
             inner,
@@ -225,6 +246,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
             budget: Budget::new(Instant::now(), of_proxy),
             settled: false,
             slow: None,
+            stall_limit,
+            stuck: Stuck::default(),
             ending: None,
             verdict: verdict.clone(),
         };
@@ -322,7 +345,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
+impl<S: AsyncRead + AsyncWrite + Abort + Unpin> AsyncRead for Guard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -347,7 +370,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
+impl<S: AsyncRead + AsyncWrite + Abort + Unpin> AsyncWrite for Guard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.as_mut().poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
@@ -362,7 +385,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
             // Nothing follows GOAWAY.
             return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
         }
-        let count = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, bufs))?;
+        let count = match Pin::new(&mut this.inner).poll_write_vectored(cx, bufs) {
+            Poll::Ready(count) => count?,
+            Poll::Pending => {
+                let error = ready!(this.stuck.poll(this.stall_limit, cx));
+                if let Some(limit) = this.stall_limit {
+                    *this.verdict.0.borrow_mut() = Some((Why::Stuck(limit), this.budget.counts));
+                }
+                this.inner.abort();
+                return Poll::Ready(Err(error));
+            }
+        };
+        this.stuck.moved();
         let mut rest = count;
         for buf in bufs {
             let part = rest.min(buf.len());

@@ -104,7 +104,8 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap, upgrade: bool) {
             .filter(|o| !o.eq_ignore_ascii_case("close") && !o.eq_ignore_ascii_case("keep-alive"))
             .filter_map(|o| HeaderName::from_bytes(o.as_bytes()).ok())
             // Naming an end-to-end field as an option must not be a way to take it from the server.
-            .filter(|name| !(END_TO_END.contains(name) || (upgrade && *name == header::UPGRADE)))
+            .filter(|name| !(END_TO_END.contains(name) || is_of_the_mesh(name)))
+            .filter(|name| !(upgrade && *name == header::UPGRADE))
             .collect();
         headers.remove(header::CONNECTION);
         for name in listed {
@@ -126,13 +127,49 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap, upgrade: bool) {
     }
 }
 
+/// Takes out of trailers what they must not say (RFC 9110, 6.5.1): how a message is framed or routed, what concerns one
+/// connection, and the mesh's own words. Who merges trailers into the head would believe them.
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+    let barred: Vec<HeaderName> = trailers.keys().filter(|name| is_head_only(name)).cloned().collect();
+    for name in barred {
+        trailers.remove(name);
+    }
+}
+
+/// Does a field mean something only in the head of a request or of the final response?
+pub(crate) fn is_head_only(name: &HeaderName) -> bool {
+    HEAD_ONLY.contains(name) || is_of_the_mesh(name)
+}
+
+/// What proxies say to each other.
+fn is_of_the_mesh(name: &HeaderName) -> bool {
+    name.as_str().starts_with("l5d-") || *name == CONNECTION_ID
+}
+
+const HEAD_ONLY: [HeaderName; 13] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION_OLD,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::EXPECT,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::FORWARDED,
+];
+
 const END_TO_END: [HeaderName; 6] = [
     header::HOST,
     header::CONTENT_LENGTH,
     header::CONTENT_TYPE,
     header::AUTHORIZATION,
     header::COOKIE,
-    CLIENT_ID,
+    // By this a gateway knows what it has passed on before.
+    header::FORWARDED,
 ];
 
 /// Gives an HTTP/1 request the target form of a server request, and the Host field of its authority.
@@ -222,6 +259,39 @@ mod tests {
         strip_hop_by_hop(request.headers_mut(), true);
         assert_eq!(request.headers()["connection"], "upgrade");
         assert_eq!(request.headers()["upgrade"], "websocket");
+    }
+
+    #[test]
+    fn options_take_nothing_that_others_go_by() {
+        let mut headers: HeaderMap = ["forwarded", "l5d-client-id", "host", "x-hop"]
+            .iter()
+            .map(|name| (name.parse().unwrap(), HeaderValue::from_static("1")))
+            .collect();
+        let options = HeaderValue::from_static("Forwarded, l5d-client-id, host, x-hop");
+        headers.insert("connection", options);
+        strip_hop_by_hop(&mut headers, false);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["forwarded", "host", "l5d-client-id"]);
+    }
+
+    #[test]
+    fn trailers_say_what_trailers_may() {
+        let names = [
+            "grpc-status",
+            "x-sum",
+            "l5d-client-id",
+            "L5D-anything",
+            "weft-connection-id",
+            "host",
+            "content-length",
+        ];
+        let mut trailers: HeaderMap =
+            names.iter().map(|name| (name.parse().unwrap(), HeaderValue::from_static("1"))).collect();
+        clean_trailers(&mut trailers);
+        let mut left: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["grpc-status", "x-sum"]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) mod pool;
 pub(crate) mod replay;
 pub(crate) mod respond;
 pub(crate) mod server;
+mod stall;
 pub(crate) mod upgrade;
 pub(crate) mod wellformed;
 

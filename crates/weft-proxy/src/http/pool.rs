@@ -3,7 +3,7 @@
 use super::{
     body::Body,
     client::{self, Unanswered},
-    h1,
+    h1, wellformed,
 };
 use crate::{
     connect::{self, Made, Sessions, Target},
@@ -257,6 +257,10 @@ impl Pool {
             };
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => {
+                    if let Err(fault) = wellformed::check_response(&response) {
+                        let fault = fault.peer(self.target.names);
+                        return Err(Failed::Sent(Unanswered { fault, reset: None, unprocessed: false }));
+                    }
                     return Ok(Answered { response: response.map(Body::h2), lease: None, made });
                 }
                 Err(error) => error,

@@ -1,7 +1,13 @@
 //! Serving HTTP on one connection, of either version, until it ends or is drained.
 
-use super::{MAX_HEAD, OnWorker, body::Body, flood, h1};
+use super::{
+    MAX_HEAD,
+    body::Body,
+    flood, h1,
+    stall::{Answering, Told},
+};
 use crate::{config::Http2, detect::Protocol, drain, io::Io, metrics::Metrics};
+use futures_util::TryFutureExt;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,6 +28,12 @@ pub(crate) trait Service: 'static {
 
     /// Where requests are counted.
     fn metrics(&self) -> &Metrics;
+
+    /// Hears of an answer that its client did not take.
+    fn abandoned(&self, fault: &Fault);
+
+    /// Is the client a proxy that has proved its identity? Then it speaks for many clients.
+    fn of_proxy(&self) -> bool;
 
     /// Asks for the connection's graceful end.
     fn closing(&self) -> &Closing;
@@ -77,7 +89,9 @@ pub(crate) async fn serve<S: Service>(
 ) -> Result<(), Fault> {
     match protocol {
         Protocol::Http2 => Box::pin(serve_h2(io, settings, drain, service)).await,
-        Protocol::Http1 | Protocol::Opaque => Box::pin(h1::serve(io, drain, service)).await,
+        Protocol::Http1 | Protocol::Opaque => {
+            Box::pin(h1::serve(io, settings.client_stall, drain, service)).await
+        }
     }
 }
 
@@ -88,10 +102,14 @@ async fn serve_h2<S: Service>(
     service: Rc<S>,
 ) -> Result<(), Fault> {
     let answering = service.clone();
-    let answer = service_fn(move |request: Request<Incoming>| answering.clone().call(request.map(Body::h2)));
-    let meshed = io.is_meshed();
-    let share = if meshed { PROXY } else { CLIENT };
-    let mut builder = http2::Builder::new(OnWorker);
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let answered = answering.clone().call(request.map(|body| Body::h2(body).of_outsider()));
+        answered.map_ok(|response| response.map(Told::new))
+    });
+    let of_proxy = service.of_proxy();
+    let share = if of_proxy { PROXY } else { CLIENT };
+    let mut builder =
+        http2::Builder::new(Answering { service: service.clone(), limit: settings.client_stall });
     builder
         .timer(TokioTimer::new())
         .auto_date_header(false)
@@ -115,7 +133,7 @@ async fn serve_h2<S: Service>(
     if let Some(bytes) = settings.max_send_buf_size {
         builder.max_send_buf_size(bytes);
     }
-    let (guarded, verdict) = flood::Guard::new(io, meshed);
+    let (guarded, verdict) = flood::Guard::new(io, of_proxy, settings.client_stall);
     let connection = builder.serve_connection(TokioIo::new(guarded), answer);
     let draining = drain.draining_newcomer();
     tokio::pin!(connection, draining);

@@ -5,7 +5,7 @@ use super::{
     h1::head::{MAX_FIELDS, is_host},
     headers,
 };
-use http::{Method, Request, Version, header};
+use http::{HeaderMap, Method, Request, Response, Version, header};
 use weft_fault::{Code, Fault, Phase};
 
 /// Is the request well-formed (RFC 9113, 8.2 and 8.3)?
@@ -35,15 +35,35 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Fault> {
     if uri.path() == "*" && request.method() != Method::OPTIONS {
         return Err(malformed("the path * without OPTIONS"));
     }
+    if request.method() == Method::CONNECT && fields.contains_key(headers::ORIG_PROTO) {
+        // A tunnel has no body to carry; as HTTP/1 its bytes would be the next request.
+        return Err(malformed("CONNECT as HTTP/1 over HTTP/2"));
+    }
     if request.method() == Method::CONNECT && uri.authority().is_none() {
         return Err(malformed("CONNECT without an authority"));
     }
-    // HTTP/1 would trim them: the value would be another after the next hop.
-    let spaced = |value: &[u8]| matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
-    if fields.values().any(|value| spaced(value.as_bytes())) {
-        return Err(malformed("a space at the end of a field's value"));
+    if is_spaced(fields) {
+        return Err(malformed(SPACED));
     }
     Ok(())
+}
+
+const SPACED: &str = "a space at the end of a field's value";
+
+/// HTTP/1 would trim them: the value would be another after the next hop.
+fn is_spaced(fields: &HeaderMap) -> bool {
+    let spaced = |value: &[u8]| matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
+    fields.values().any(|value| spaced(value.as_bytes()))
+}
+
+/// Is a server's response over HTTP/2 well-formed, as far as the library does not see to it (RFC 9113, 8.2.1)?
+pub(crate) fn check_response<B>(response: &Response<B>) -> Result<(), Fault> {
+    let bad = || Fault::new(Code::H2Protocol).in_phase(Phase::ResponseHeaders);
+    let fields = response.headers();
+    if fields.len() > MAX_FIELDS {
+        return Err(bad().fact("fields", fields.len()).fact("limit_fields", MAX_FIELDS));
+    }
+    if is_spaced(fields) { Err(bad().fact("error", SPACED)) } else { Ok(()) }
 }
 
 fn malformed(what: &'static str) -> Fault {
@@ -83,6 +103,9 @@ mod tests {
         assert!(says(request("*")).is_some());
         assert_eq!(says(Request::options("*")), None);
         assert!(says(Request::builder().method("CONNECT").uri("/x")).is_some());
+        assert_eq!(says(Request::builder().method("CONNECT").uri("a:1")), None);
+        let carried = Request::builder().method("CONNECT").uri("a:1").header("l5d-orig-proto", "HTTP/1.1");
+        assert!(says(carried).is_some());
     }
 
     #[test]

@@ -107,7 +107,8 @@ pub(super) async fn relay(
     let policy = Latest::new(policy);
     connection.count(&mut io, &policy.get());
     let client_id = connection.tls.client_id().and_then(|id| HeaderValue::from_str(id.as_str()).ok());
-    let meshed = matches!(connection.tls, ClientTls::Terminated(_));
+    // TLS alone makes no peer: anybody can speak it without a certificate.
+    let meshed = connection.tls.client_id().is_some();
     let requests = Rc::new(Requests {
         connection: Rc::new(connection),
         gateway,
@@ -171,6 +172,14 @@ impl Service for Requests {
 
     fn metrics(&self) -> &Metrics {
         &self.connection.worker.mesh.metrics
+    }
+
+    fn abandoned(&self, fault: &Fault) {
+        report_failed(&self.connection, fault);
+    }
+
+    fn of_proxy(&self) -> bool {
+        self.connection.tls.client_id().is_some()
     }
 
     fn closing(&self) -> &Closing {
@@ -329,6 +338,7 @@ impl Requests {
         // These are the mesh's words: an application must not be able to speak for its proxy.
         response.headers_mut().remove(headers::PROXY_ERROR);
         response.headers_mut().remove(headers::PROXY_CONNECTION);
+        let response = response.map(Body::of_outsider);
         Ok(self.told(response, answered.lease, filters, asked, counted))
     }
 

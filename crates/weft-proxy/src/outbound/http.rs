@@ -172,6 +172,15 @@ impl Service for Requests {
         &self.connection.worker.mesh.metrics
     }
 
+    fn abandoned(&self, fault: &Fault) {
+        self.connection.request_failed(fault);
+    }
+
+    /// Whoever is beside the proxy is an application.
+    fn of_proxy(&self) -> bool {
+        false
+    }
+
     fn closing(&self) -> &Closing {
         &self.closing
     }

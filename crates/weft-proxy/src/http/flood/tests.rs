@@ -1,5 +1,9 @@
 use super::*;
 
+impl Abort for tokio::io::DuplexStream {
+    fn abort(&mut self) {}
+}
+
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 
@@ -121,7 +125,7 @@ async fn read(guard: &mut Guard<tokio::io::DuplexStream>) -> (Vec<u8>, io::Error
 async fn a_block_that_does_not_end_is_ended() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (mut client, server) = tokio::io::duplex(1 << 16);
-    let (mut guard, verdict) = Guard::new(server, false);
+    let (mut guard, verdict) = Guard::new(server, false, None);
     let settings = frame(SETTINGS, 0, 0, &[]);
     let sent = [PREFACE, &settings, &frame(HEADERS, 0, 1, b"x")].concat();
     client.write_all(&sent).await.unwrap();
@@ -139,7 +143,7 @@ async fn a_block_that_does_not_end_is_ended() {
 async fn idle_connections_and_slow_bodies_are_left_alone() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (mut client, server) = tokio::io::duplex(1 << 16);
-    let (mut guard, verdict) = Guard::new(server, false);
+    let (mut guard, verdict) = Guard::new(server, false, None);
     let serving = tokio::task::spawn_local(async move { guard.read_to_end(&mut Vec::new()).await.is_ok() });
     client.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
     tokio::time::sleep(FRAME_LIMIT * 10).await;
@@ -157,7 +161,7 @@ async fn goaway_follows_a_whole_frame_or_is_not_sent() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     for cut in [9 + 6, 12] {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let (mut guard, verdict) = Guard::new(server, false);
+        let (mut guard, verdict) = Guard::new(server, false, None);
         let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
         let answer = frame(DATA, 0, 1, b"answer");
         guard.write_all(&answer[..cut]).await.unwrap();

@@ -8,7 +8,7 @@ use super::{
     server::stage,
 };
 use crate::{connect::Role, http::body::Body, io::Io};
-use http::{HeaderMap, Method, Response, StatusCode, header, request};
+use http::{HeaderMap, Method, Response, StatusCode, Version, header, request};
 use hyper::body::Body as _;
 use std::{
     cell::{Cell, RefCell},
@@ -114,6 +114,11 @@ impl Client {
 
         // 1. The head, and as much of the body as is there.
         let delimited = delimited(head, body.as_ref());
+        if delimited == Delimited::Chunked && head.version == Version::HTTP_10 {
+            // A server of that version may not know the coding, and take the body for the next request (RFC 9112, 6.1).
+            let fault = Fault::new(Code::BadRequest).in_phase(Phase::RequestHeaders);
+            return Err(Lost::Request(fault.fact("reason", "a body without a length in HTTP/1.0")));
+        }
         encode::request(self.conn.borrow_mut().front(), head, delimited);
         let mut upload = None;
         self.asking = true;
@@ -250,7 +255,6 @@ fn delimited(head: &request::Parts, body: Option<&Body>) -> Delimited {
     };
     match body.size_hint().exact() {
         Some(length) => Delimited::Length(length),
-        // An HTTP/1.0 request has a length or no body, so this one is none.
         None => Delimited::Chunked,
     }
 }

@@ -1,7 +1,10 @@
 //! One connection as the codec sees it: bytes that came, bytes to go, and the body that is being read.
 
-use super::head::{self, Bad, Framing};
-use crate::io::Io;
+use super::{
+    chunked::{Chunks, Next},
+    head::{self, Bad, Framing},
+};
+use crate::{http::stall::Stuck, io::Io};
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use std::{
@@ -11,6 +14,7 @@ use std::{
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weft_fault::Fault;
@@ -26,9 +30,6 @@ const READ_MAX: usize = 256 * 1024;
 const GROWTH: usize = 4;
 /// Pieces up to this size are copied behind the head, so that both go in one slice and one TLS record.
 const INLINE: usize = 4 * 1024;
-/// A chunk's size line, extensions included. Nobody uses these; they have been used to smuggle.
-const MAX_CHUNK_LINE: usize = 256;
-const MAX_TRAILERS: usize = 16 * 1024;
 
 thread_local! {
     /// Where reads go first: idle connections own no buffer. Taken for the time of one poll.
@@ -47,6 +48,9 @@ pub(super) struct Conn {
     piece: Bytes,
     tail: &'static [u8],
     written: usize,
+    /// How long the peer may read nothing of what is to be written.
+    pub(super) stall_limit: Option<Duration>,
+    stuck: Stuck,
     body: Body,
     appetite: usize,
     /// The memory of large reads, while a body lasts.
@@ -61,12 +65,7 @@ enum Body {
     Done,
     Length(u64),
     Close,
-    /// At a chunk's size line.
-    Line,
-    Chunk(u64),
-    /// Behind a chunk's data.
-    ChunkEnd,
-    Trailers,
+    Chunked(Chunks),
     Broken,
 }
 
@@ -95,6 +94,8 @@ impl Conn {
             piece: Bytes::new(),
             tail: b"",
             written: 0,
+            stall_limit: None,
+            stuck: Stuck::default(),
             body: Body::Done,
             appetite: READ,
             spare: BytesMut::new(),
@@ -124,7 +125,7 @@ impl Conn {
         self.body = match framing {
             Framing::Empty => Body::Done,
             Framing::Length(length) => Body::Length(length),
-            Framing::Chunked => Body::Line,
+            Framing::Chunked => Body::Chunked(Chunks::new()),
             Framing::Close => Body::Close,
         };
     }
@@ -215,63 +216,32 @@ impl Conn {
                     Err(BodyError::Truncated) => self.body = Body::Done,
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 },
-                Body::Line => match chunk_line(&self.buf) {
+                Body::Chunked(ref mut chunks) => match chunks.next(&mut self.buf) {
                     Err(bad) => return Poll::Ready(Some(Err(BodyError::Bad(bad)))),
-                    Ok(Some((length, size))) => {
-                        self.buf.advance(length);
-                        self.body = if size == 0 { Body::Trailers } else { Body::Chunk(size) };
-                    }
-                    Ok(None) => {
+                    Ok(Next::More) => {
                         if let Err(error) = ready!(self.poll_more(cx)) {
                             return Poll::Ready(Some(Err(error)));
                         }
                     }
-                },
-                Body::Chunk(left) => {
-                    let data = match ready!(self.poll_data(cx, left)) {
-                        Ok(data) => data,
-                        Err(error) => return Poll::Ready(Some(Err(error))),
-                    };
-                    let left = left - data.len() as u64;
-                    self.body = if left == 0 { Body::ChunkEnd } else { Body::Chunk(left) };
-                    return Poll::Ready(Some(Ok(Piece::Data(data))));
-                }
-                Body::ChunkEnd => match &self.buf[..] {
-                    [b'\r', b'\n', ..] => {
-                        self.buf.advance(2);
-                        self.body = Body::Line;
-                    }
-                    [] | [b'\r'] => {
-                        if let Err(error) = ready!(self.poll_more(cx)) {
-                            return Poll::Ready(Some(Err(error)));
+                    Ok(Next::Data(left)) => {
+                        let data = match ready!(self.poll_data(cx, left)) {
+                            Ok(data) => data,
+                            Err(error) => return Poll::Ready(Some(Err(error))),
+                        };
+                        if let Body::Chunked(chunks) = &mut self.body {
+                            chunks.took(data.len());
                         }
+                        return Poll::Ready(Some(Ok(Piece::Data(data))));
                     }
-                    _ => {
-                        let bad = Bad::Syntax("a chunk longer than its size");
-                        return Poll::Ready(Some(Err(BodyError::Bad(bad))));
+                    Ok(Next::Trailers(trailers)) => {
+                        self.body = Body::Done;
+                        return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
                     }
-                },
-                Body::Trailers => {
-                    if self.buf.starts_with(b"\r\n") {
-                        self.buf.advance(2);
+                    Ok(Next::End) => {
                         self.body = Body::Done;
                         return Poll::Ready(None);
                     }
-                    match trailer_section(&self.buf) {
-                        Err(bad) => return Poll::Ready(Some(Err(BodyError::Bad(bad)))),
-                        Ok(Some(end)) => {
-                            let section = self.take(end);
-                            self.body = Body::Done;
-                            let trailers = head::trailers(&section).map_err(BodyError::Bad);
-                            return Poll::Ready(Some(trailers.map(Piece::Trailers)));
-                        }
-                        Ok(None) => {
-                            if let Err(error) = ready!(self.poll_more(cx)) {
-                                return Poll::Ready(Some(Err(error)));
-                            }
-                        }
-                    }
-                }
+                },
             }
         }
     }
@@ -370,15 +340,20 @@ impl Conn {
     pub(super) fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let front = &self.front[self.written..];
-            let count = if self.piece.is_empty() && self.tail.is_empty() {
+            let polled = if self.piece.is_empty() && self.tail.is_empty() {
                 if front.is_empty() {
                     break;
                 }
-                ready!(Pin::new(&mut self.io).poll_write(cx, front))?
+                Pin::new(&mut self.io).poll_write(cx, front)
             } else {
                 let slices = [IoSlice::new(front), IoSlice::new(&self.piece), IoSlice::new(self.tail)];
-                ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &slices))?
+                Pin::new(&mut self.io).poll_write_vectored(cx, &slices)
             };
+            let Poll::Ready(count) = polled else {
+                return self.stuck.poll(self.stall_limit, cx).map(Err);
+            };
+            self.stuck.moved();
+            let count = count?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -403,6 +378,11 @@ impl Conn {
         self.io.is_reset()
     }
 
+    /// Did the peer read nothing for too long?
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.has_fired()
+    }
+
     /// Ends the connection by a reset when it is dropped.
     pub(super) fn abort(&mut self) {
         self.io.abort();
@@ -422,45 +402,6 @@ impl Conn {
 
     pub(super) fn io(&mut self) -> Pin<&mut Io> {
         Pin::new(&mut self.io)
-    }
-}
-
-/// A chunk's size line at the start of `bytes`: its length and the size (RFC 9112, 7.1). Extensions are passed over.
-fn chunk_line(bytes: &[u8]) -> Result<Option<(usize, u64)>, Bad> {
-    const BAD: Bad = Bad::Syntax("a chunk size that is none");
-    let Some(end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(MAX_CHUNK_LINE)]) else {
-        return if bytes.len() >= MAX_CHUNK_LINE {
-            Err(Bad::Syntax("a chunk extension too long"))
-        } else {
-            Ok(None)
-        };
-    };
-    let Some(line) = bytes[..end].strip_suffix(b"\r") else {
-        return Err(Bad::Syntax("a line that ends in a bare LF"));
-    };
-    let digits = line.iter().take_while(|b| b.is_ascii_hexdigit()).count();
-    let rest = &line[digits..];
-    if !(1..=16).contains(&digits) || line.contains(&b'\r') || rest.iter().any(|b| *b < b' ' && *b != b'\t') {
-        return Err(BAD);
-    }
-    // BWS before the semicolon is allowed (RFC 9112, 7.1.1), and a way to smuggle: no sender needs it.
-    if !(rest.is_empty() || rest.starts_with(b";")) {
-        return Err(BAD);
-    }
-    let text = std::str::from_utf8(&line[..digits]).map_err(|_| BAD)?;
-    let size = u64::from_str_radix(text, 16).map_err(|_| BAD)?;
-    if size > u64::MAX >> 1 {
-        return Err(BAD);
-    }
-    Ok(Some((end + 1, size)))
-}
-
-/// Where the trailer section ends that begins at the start of `bytes`.
-fn trailer_section(bytes: &[u8]) -> Result<Option<usize>, Bad> {
-    match head::end(bytes, 0)? {
-        Some(end) if end <= MAX_TRAILERS => Ok(Some(end)),
-        None if bytes.len() <= MAX_TRAILERS => Ok(None),
-        _ => Err(Bad::Large),
     }
 }
 

@@ -1,11 +1,12 @@
 //! Heads and chunk lines, written out.
 
 use super::head::Reason;
+use crate::http::headers::is_head_only;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version, header, request};
 
 /// How an outgoing body is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Delimited {
+pub(crate) enum Delimited {
     /// There is none, and nothing is said about it.
     Not,
     Length(u64),
@@ -19,7 +20,7 @@ pub(super) enum Delimited {
 /// What an ordinary head takes.
 const HEAD: usize = 512;
 
-pub(super) fn request(into: &mut Vec<u8>, head: &request::Parts, delimited: Delimited) {
+pub(crate) fn request(into: &mut Vec<u8>, head: &request::Parts, delimited: Delimited) {
     into.reserve(HEAD);
     into.extend_from_slice(head.method.as_str().as_bytes());
     into.push(b' ');
@@ -49,7 +50,7 @@ fn target(into: &mut Vec<u8>, method: &Method, uri: &Uri) {
 }
 
 /// `option`: what the Connection field says, if anything.
-pub(super) fn response<B>(
+pub(crate) fn response<B>(
     into: &mut Vec<u8>,
     version: Version,
     response: &Response<B>,
@@ -75,17 +76,15 @@ pub(super) fn response<B>(
     into.extend_from_slice(b"\r\n");
 }
 
-/// An interim response: no body, and nothing about the connection.
+/// An interim response: no body, nothing about the connection, and no word of a proxy's.
 pub(super) fn interim(into: &mut Vec<u8>, status: StatusCode, headers: &HeaderMap) {
     into.extend_from_slice(b"HTTP/1.1 ");
     into.extend_from_slice(status.as_str().as_bytes());
     into.push(b' ');
     into.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     into.extend_from_slice(b"\r\n");
-    for (name, value) in headers.iter().filter(|(name, _)| **name != header::CONNECTION) {
-        if !matches!(*name, header::CONTENT_LENGTH | header::TRANSFER_ENCODING) {
-            field(into, name, value);
-        }
+    for (name, value) in headers.iter().filter(|(name, _)| !is_head_only(name)) {
+        field(into, name, value);
     }
     into.extend_from_slice(b"\r\n");
 }
@@ -118,7 +117,7 @@ fn field(into: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 }
 
 /// The line before a chunk of `size` bytes.
-pub(super) fn chunk(into: &mut Vec<u8>, size: usize) {
+pub(crate) fn chunk(into: &mut Vec<u8>, size: usize) {
     let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
     for at in (0..digits).rev() {
         let digit = u8::try_from(size >> (at * 4) & 15).expect("four bits");
@@ -128,7 +127,7 @@ pub(super) fn chunk(into: &mut Vec<u8>, size: usize) {
 }
 
 /// The end of a chunked body.
-pub(super) fn last_chunk(into: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
+pub(crate) fn last_chunk(into: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
     into.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
         field(into, name, value);

@@ -4,9 +4,10 @@
 //! message without a body costs one read and one write, and nothing here is shared between threads.
 
 mod body;
+pub(crate) mod chunked;
 mod client;
 mod conn;
-mod encode;
+pub(crate) mod encode;
 pub(crate) mod head;
 mod server;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::{
         body::Body,
         headers,
         server::{HEAD_LIMIT, Service},
+        stall,
     },
     io::Io,
 };
@@ -60,8 +61,16 @@ enum After {
 
 /// Serves until the connection ends, is upgraded or drained. What a client did wrong is its request's failure, which the
 /// service hears of; the connection's own end is no failure.
-pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<S>) -> Result<(), Fault> {
+///
+/// A client that reads nothing of an answer for `stall_limit` is let go.
+pub(crate) async fn serve<S: Service>(
+    io: Io,
+    stall_limit: Option<Duration>,
+    drain: &drain::Watch,
+    service: Rc<S>,
+) -> Result<(), Fault> {
     let conn = Conn::shared(io);
+    conn.borrow_mut().stall_limit = stall_limit;
     let mut draining = pin!(drain.draining());
     // A connection that a drain has let in is let say what it came for.
     let mut served = false;
@@ -107,7 +116,7 @@ pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<
             false => (None, None),
         };
         let mut asked = Asked { method: request.method().clone(), version: request.version(), keep_alive };
-        let body = Body::h1(Incoming::new(conn.clone(), Of::Request, upgrade));
+        let body = Body::h1(Incoming::new(conn.clone(), Of::Request, upgrade)).of_outsider();
         // On the heap: an idle connection is not to hold the room that answering takes.
         let answering = Box::pin(service.clone().call(request.map(|()| body)));
         let response = match answered(&conn, answering, asked.version).await {
@@ -133,7 +142,8 @@ pub(crate) async fn serve<S: Service>(io: Io, drain: &drain::Watch, service: Rc<
             }
             Err(_) => {
                 conn.borrow_mut().abort();
-                return Ok(());
+                let limit = stall_limit.filter(|_| conn.borrow().is_stuck());
+                return limit.map_or(Ok(()), |limit| Err(stall::fault(limit)));
             }
         }
     }

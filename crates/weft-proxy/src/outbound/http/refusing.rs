@@ -86,6 +86,13 @@ impl Service for Refusing {
         &self.worker.mesh.metrics
     }
 
+    /// Its answers have no bodies to take.
+    fn abandoned(&self, _fault: &Fault) {}
+
+    fn of_proxy(&self) -> bool {
+        false
+    }
+
     fn closing(&self) -> &Closing {
         &self.closing
     }
