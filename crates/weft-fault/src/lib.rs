@@ -6,6 +6,7 @@
 
 mod codes;
 mod fault;
+pub mod nearest;
 
 pub use codes::{Blame, Code, Retry};
 pub use fault::{Fault, FaultRecord, Phase, RecordedCause};

@@ -22,6 +22,7 @@ pub mod mesh;
 pub mod metrics;
 pub mod observe;
 pub mod outbound;
+pub mod pod;
 pub mod record;
 mod report;
 pub mod runtime;

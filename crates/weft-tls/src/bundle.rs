@@ -170,7 +170,7 @@ impl TrustBundle {
 }
 
 /// The certificates of a PEM text, whose lines may be indented or end in CRLF.
-pub(crate) fn certificates(
+pub fn certificates(
     pem: &str,
 ) -> impl Iterator<Item = Result<CertificateDer<'static>, rustls_pki_types::pem::Error>> {
     let tidy: String = pem.lines().flat_map(|line| [line.trim(), "\n"]).collect();

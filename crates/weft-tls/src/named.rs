@@ -2,17 +2,19 @@
 
 use crate::{
     authority::Issued,
-    bundle::TrustBundle,
+    bundle::{TrustBundle, certificates},
     credentials::{certified, server_config, with_alpn},
     keys::Key,
+    provider::provider,
 };
 use rustls::{
     ServerConfig,
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
+use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use std::{collections::BTreeMap, fmt, sync::Arc};
-use weft_fault::Fault;
+use weft_fault::{Code, Fault};
 use weft_model::identity::Identity;
 
 /// TLS for every name given, chosen by SNI. Renewal: make a new one and swap it.
@@ -33,6 +35,24 @@ impl Names {
     pub fn add(&mut self, name: &str, key: &Key, issued: &Issued) -> Result<(), Fault> {
         let certified = self.certify(key, issued)?;
         self.by_name.insert(name.to_ascii_lowercase(), certified);
+        Ok(())
+    }
+
+    /// Serves `names` with a certificate that somebody else made, of whatever algorithm.
+    pub fn add_pem(&mut self, names: &[&str], chain: &str, key: &str) -> Result<(), Fault> {
+        let unusable = |why: String| {
+            Fault::new(Code::AnswerInvalid)
+                .about(names.first().copied().unwrap_or_default())
+                .fact("certificate", why)
+        };
+        let chain =
+            certificates(chain).collect::<Result<Vec<_>, _>>().map_err(|e| unusable(e.to_string()))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| unusable(e.to_string()))?;
+        let certified = CertifiedKey::from_der(chain, key, &provider()).map(Arc::new);
+        let certified = certified.map_err(|e| unusable(e.to_string()))?;
+        for name in names {
+            self.by_name.insert(name.to_ascii_lowercase(), certified.clone());
+        }
         Ok(())
     }
 

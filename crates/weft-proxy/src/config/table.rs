@@ -97,23 +97,7 @@ pub(crate) fn nearest(name: &str) -> Option<String> {
         let sides = variable.side().map(|rest| vec![format!("INBOUND_{rest}"), format!("OUTBOUND_{rest}")]);
         sides.unwrap_or_else(|| vec![variable.name.to_owned()])
     });
-    let (distance, found) = declared.map(|found| (distance(name, &found), found)).min()?;
-    (distance <= name.len() / 4).then_some(found)
-}
-
-/// Characters to insert, delete or replace to get from one text to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.len()]
+    weft_fault::nearest::nearest(name, declared)
 }
 
 /// The reference page.
