@@ -20,6 +20,7 @@ use crate::{
 use http::{Method, StatusCode, request::Parts};
 use serde_json::json;
 use std::{net::IpAddr, sync::Arc, time::Duration};
+use tokio::sync::watch;
 use weft_kube::meta::ObjectName;
 use weft_model::identity::Identity;
 
@@ -31,6 +32,7 @@ pub struct Admin {
     pub store: Arc<Store>,
     pub feed: Feed,
     pub authorities: Authorities,
+    pub webhooks: watch::Receiver<bool>,
 }
 
 impl Admin {
@@ -71,6 +73,9 @@ impl Admin {
             .collect();
         if self.authorities.current().is_none() {
             missing.push("a usable issuer".to_owned());
+        }
+        if !*self.webhooks.borrow() {
+            missing.push("certificates of the webhooks".to_owned());
         }
         if missing.is_empty() {
             text(StatusCode::OK, "ready\n")

@@ -3,9 +3,14 @@
 pub mod crds;
 
 use crate::{
-    admission::opt_in::OPT_IN_LABEL,
     authority::{ISSUER_SECRET, ROOTS_CONFIG_MAP, ROOTS_KEY},
     config::ControllerConfig,
+    install::{
+        services::{ControlService, services},
+        template::Fill,
+        values::Values,
+        webhooks,
+    },
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -55,16 +60,20 @@ pub fn bootstrap_objects(config: &ControllerConfig, identity: &IdentityFiles) ->
     objects.push(issuer_secret(ns, identity));
     objects.push(config_map(ns, ROOTS_CONFIG_MAP, ROOTS_KEY, &identity.trust_roots));
     objects.push(config_map(ns, "linkerd-config", "values", &values(config)));
-    for service in services(config) {
-        objects.push(service.object(ns));
-        objects.push(service.slice(config, ns));
+    let values = Values::defaults(false);
+    let fill = Fill { values: &values, namespace: ns };
+    for service in services(config.ports) {
+        objects.push(fill.fill(&service.object(false)));
+        objects.push(slice(&service, config, ns));
     }
-    objects.push(webhooks(config, &identity.trust_roots));
+    // Pods that opted in wait for the injector: nothing here could be deadlocked by that.
+    objects.extend(webhooks::objects(&json!("Fail"), &json!(10)).iter().map(|object| fill.fill(object)));
     objects
 }
 
 fn meta(ns: &str, name: &str) -> Value {
-    json!({"name": name, "namespace": ns, "labels": {"linkerd.io/control-plane-ns": ns}})
+    json!({"name": name, "namespace": ns, "labels": {"linkerd.io/control-plane-ns": ns},
+        "annotations": {"linkerd.io/created-by": format!("weft/up {}", env!("CARGO_PKG_VERSION"))}})
 }
 
 fn namespace(ns: &str) -> Value {
@@ -106,128 +115,22 @@ fn values(config: &ControllerConfig) -> String {
     )
 }
 
-/// A Service whose only endpoint is the controller.
-struct ControlService {
-    name: &'static str,
-    headless: bool,
-    /// Name, Service port, port of the controller.
-    ports: Vec<(&'static str, u16, u16)>,
-}
-
-fn services(config: &ControllerConfig) -> Vec<ControlService> {
-    let ports = config.ports;
-    let grpc = ("grpc", ports.destination, ports.destination);
-    let identity = ("grpc", ports.identity, ports.identity);
-    let admin = ("admin-http", ports.admin, ports.admin);
-    let service = |name, headless, ports: &[(&'static str, u16, u16)]| ControlService {
-        name,
-        headless,
-        ports: ports.to_vec(),
-    };
-    vec![
-        service("linkerd-dst", false, &[grpc, admin]),
-        service("linkerd-dst-headless", true, &[grpc]),
-        service("linkerd-policy", true, &[("grpc", ports.policy, ports.policy)]),
-        service("linkerd-identity", false, &[identity]),
-        service("linkerd-identity-headless", true, &[identity]),
-        service("linkerd-proxy-injector", false, &[("proxy-injector", 443, ports.webhook)]),
-    ]
-}
-
-impl ControlService {
-    fn object(&self, ns: &str) -> Value {
-        let ports: Vec<Value> = self
-            .ports
-            .iter()
-            .map(|(name, port, target)| {
-                json!({"name": name, "port": port, "targetPort": target, "protocol": "TCP"})
-            })
-            .collect();
-        let mut spec = json!({"type": "ClusterIP", "ports": ports});
-        if self.headless {
-            spec["clusterIP"] = json!("None");
-        }
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": meta(ns, self.name), "spec": spec})
-    }
-
-    /// The Service has no selector, so nobody else writes its endpoints.
-    fn slice(&self, config: &ControllerConfig, ns: &str) -> Value {
-        let ports: Vec<Value> = self
-            .ports
-            .iter()
-            .map(|(name, _, target)| json!({"name": name, "port": target, "protocol": "TCP"}))
-            .collect();
-        let mut meta = meta(ns, &format!("{}-weft", self.name));
-        meta["labels"]["kubernetes.io/service-name"] = json!(self.name);
-        meta["labels"]["endpointslice.kubernetes.io/managed-by"] = json!("weft");
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta,
-            "addressType": if config.bind.is_ipv4() { "IPv4" } else { "IPv6" },
-            "endpoints": [{"addresses": [config.bind.to_string()],
-                "conditions": {"ready": true, "serving": true, "terminating": false}}],
-            "ports": ports,
-        })
-    }
-}
-
-/// Three entries for one webhook. Pods that opted in, by namespace or by themselves, are refused while it is down; all
-/// others, of namespaces that may have opted in a moment ago, are asked about if it is there.
-fn webhooks(config: &ControllerConfig, roots: &str) -> Value {
-    let ns = config.control_namespace.as_str();
-    let foreign = json!([
-        {"key": "config.linkerd.io/admission-webhooks", "operator": "NotIn", "values": ["disabled"]},
-        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "cert-manager", ns]},
-    ]);
-    let with = |requirement: Value| {
-        let mut all = foreign.clone();
-        if let Some(all) = all.as_array_mut() {
-            all.push(requirement);
-        }
-        json!({"matchExpressions": all})
-    };
-    let pods = json!({"matchExpressions": [
-        {"key": "linkerd.io/control-plane-component", "operator": "DoesNotExist"},
-        {"key": "linkerd.io/cni-resource", "operator": "DoesNotExist"},
-    ]});
-    let entry = |name: &str, namespaces: Value, policy: &str, conditions: Option<Value>| {
-        let mut entry = json!({
-            "name": name,
-            "admissionReviewVersions": ["v1", "v1beta1"],
-            "clientConfig": {
-                "service": {"name": "linkerd-proxy-injector", "namespace": ns, "path": "/", "port": 443},
-                "caBundle": STANDARD.encode(roots),
-            },
-            "failurePolicy": policy,
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": namespaces,
-            "objectSelector": pods,
-            "reinvocationPolicy": "IfNeeded",
-            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
-                "resources": ["pods"], "scope": "Namespaced"}],
-            "sideEffects": "None",
-            "timeoutSeconds": 10,
-        });
-        if let Some(conditions) = conditions {
-            entry["matchConditions"] = conditions;
-        }
-        entry
-    };
-    let opted_in = json!({"key": OPT_IN_LABEL, "operator": "In", "values": ["enabled"]});
-    let others = json!({"key": OPT_IN_LABEL, "operator": "NotIn", "values": ["enabled"]});
-    let said = |expression: &str| json!([{"name": "opted-in", "expression": expression}]);
-    let annotation = "object.metadata.?annotations[?'linkerd.io/inject'].orValue('')";
+/// The endpoints of a Service without a selector, which nobody else writes.
+fn slice(service: &ControlService, config: &ControllerConfig, ns: &str) -> Value {
+    let ports: Vec<Value> = service
+        .ports
+        .iter()
+        .map(|(name, _, target)| json!({"name": name, "port": target, "protocol": "TCP"}))
+        .collect();
+    let mut meta = meta(ns, &format!("{}-weft", service.name));
+    meta["labels"]["kubernetes.io/service-name"] = json!(service.name);
+    meta["labels"]["endpointslice.kubernetes.io/managed-by"] = json!("weft");
     json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "linkerd-proxy-injector-webhook-config",
-            "labels": {"linkerd.io/control-plane-component": "proxy-injector", "linkerd.io/control-plane-ns": ns}},
-        "webhooks": [
-            entry("linkerd-proxy-injector.linkerd.io", with(opted_in), "Fail",
-                Some(said(&format!("{annotation} != 'disabled'")))),
-            entry("pods.linkerd-proxy-injector.linkerd.io", with(others.clone()), "Fail",
-                Some(said(&format!("{annotation} == 'enabled'")))),
-            entry("others.linkerd-proxy-injector.linkerd.io", with(others), "Ignore",
-                Some(said(&format!("{annotation} == ''")))),
-        ],
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta,
+        "addressType": if config.bind.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [config.bind.to_string()],
+            "conditions": {"ready": true, "serving": true, "terminating": false}}],
+        "ports": ports,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     admin::Admin,
-    admission::{opt_in, webhook::Webhook},
+    admission::{certificates as webhook_certificates, opt_in, webhook::Webhook},
     authority::{self, Authorities},
     config::ControllerConfig,
     index::{
@@ -27,7 +27,7 @@ use linkerd2_proxy_api::{
     outbound::outbound_policies_server::OutboundPoliciesServer,
 };
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use weft_fault::Fault;
@@ -55,6 +55,8 @@ pub struct Controller {
     pub store: Arc<Store>,
     pub feed: Feed,
     pub authorities: Authorities,
+    /// Whether the API server can call the webhooks.
+    webhooks: watch::Receiver<bool>,
     stopping: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -88,6 +90,15 @@ impl Controller {
         let authorities = authority::follow(&client, &store, &feed.pulse, &mut tasks);
         let certificates = Certificates::default();
         tasks.spawn(certificates::renew(config.clone(), authorities.clone(), certificates.clone()));
+        let webhook_serving = Certificates::default();
+        let (webhooks_ready, webhooks) = watch::channel(false);
+        tasks.spawn(webhook_certificates::keep(
+            client.clone(),
+            config.clone(),
+            authorities.clone(),
+            webhook_serving.clone(),
+            webhooks_ready,
+        ));
         tasks.spawn(opt_in::mark(client.clone(), store.clone()));
         let stopping = CancellationToken::new();
         let claim = Claim {
@@ -101,7 +112,12 @@ impl Controller {
             trust_roots::publish(client.clone(), store.clone(), authorities.clone(), feed.synced.clone());
         tasks.spawn(roots);
 
-        let admin = Admin { store: store.clone(), feed: feed.clone(), authorities: authorities.clone() };
+        let admin = Admin {
+            store: store.clone(),
+            feed: feed.clone(),
+            authorities: authorities.clone(),
+            webhooks: webhooks.clone(),
+        };
         tasks.spawn(serve::http::serve(listeners.admin, Protection::Plain, move |request, _| {
             let answer = admin.answer(&request);
             async move { answer }
@@ -141,13 +157,13 @@ impl Controller {
                     let webhook = webhook.clone();
                     async move { webhook.answer(request, body).await }
                 };
-                serve::http::serve(listeners.webhook, Protection::Tls(certificates), handle).await;
+                serve::http::serve(listeners.webhook, Protection::Tls(webhook_serving), handle).await;
             }
         });
-        Ok(Controller { addresses, store, feed, authorities, stopping, tasks })
+        Ok(Controller { addresses, store, feed, authorities, webhooks, stopping, tasks })
     }
 
-    /// Waits until it serves: every kind was heard of and there is an issuer.
+    /// Waits until it serves: every kind was heard of, there is an issuer, and webhooks have certificates.
     pub async fn ready(&self) {
         let mut synced = self.feed.synced.clone();
         if synced.wait_for(|synced| *synced).await.is_err() {
@@ -157,6 +173,8 @@ impl Controller {
         while authorities.current().is_none() {
             authorities.changed().await;
         }
+        // An error means that it is ending.
+        let _ = self.webhooks.clone().wait_for(|ready| *ready).await;
     }
 
     /// Lets open calls end, for a moment.

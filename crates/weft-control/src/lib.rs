@@ -12,6 +12,7 @@ pub mod bootstrap;
 pub mod config;
 pub mod controller;
 pub mod index;
+pub mod install;
 pub mod journal;
 pub mod lease;
 pub mod ports;

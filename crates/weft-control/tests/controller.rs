@@ -66,6 +66,10 @@ impl Mesh {
             mesh.create(object).await;
         }
         timeout(LIMIT, mesh.controller.ready()).await.unwrap();
+        // The last one that is told.
+        let validator = "validatingwebhookconfigurations/linkerd-policy-validator-webhook-config";
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{validator}");
+        mesh.until(&path, |hooks| hooks["webhooks"][0]["clientConfig"]["caBundle"].is_string()).await;
         mesh
     }
 
@@ -468,18 +472,6 @@ async fn every_kind_of_policy_is_refused_or_has_a_status() {
     }
 
     // 2. By the webhook.
-    let ca = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &mesh.identity.trust_roots);
-    mesh.create(json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": "test"}, "webhooks": [{
-            "name": "test.linkerd.io", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail", "sideEffects": "None",
-            "clientConfig": {"caBundle": ca, "service":
-                {"name": "linkerd-proxy-injector", "namespace": "linkerd", "path": "/", "port": 443}},
-            "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": ["policy.linkerd.io", "linkerd.io"],
-                "apiVersions": ["*"], "resources": ["*"], "scope": "Namespaced"}],
-        }],
-    }))
-    .await;
     for (kind, spec, reason) in [
         ("Server", json!({"podSelector": {}, "port": 80, "accessPolicy": "all"}), "spec.accessPolicy"),
         (
@@ -578,3 +570,5 @@ async fn every_kind_of_policy_is_refused_or_has_a_status() {
     while next(&mut profiles).await.routes.is_empty() {}
     mesh.controller.stop().await;
 }
+#[path = "controller/admission.rs"]
+mod admission;

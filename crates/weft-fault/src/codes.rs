@@ -342,6 +342,24 @@ codes! {
     BadState = "CFG-006", blame: Operator, retry: Never, http: 500, grpc: Internal,
         says: "the state directory cannot be read or written",
         remedy: "The evidence holds the system error: free space or correct permissions; `weft down` removes what is left.";
+    BadValue = "CFG-007", blame: Operator, retry: Never, http: 400, grpc: InvalidArgument,
+        says: "an installation's value has an unknown name or an unusable form",
+        remedy: "The evidence names the value and what was expected; docs/values.md lists all of them.";
+    AlreadyInstalled = "CFG-008", blame: Operator, retry: Never, http: 409, grpc: FailedPrecondition,
+        says: "weft's control plane is installed already",
+        remedy: "Use `weft upgrade` to change it, `weft uninstall` to remove it.";
+    OtherControlPlane = "CFG-009", blame: Operator, retry: Never, http: 409, grpc: FailedPrecondition,
+        says: "the namespace holds another control plane",
+        remedy: "`weft install --replace` takes over its identity and its settings; without it, choose another namespace with `-L`.";
+    NotInstalled = "CFG-010", blame: Operator, retry: Never, http: 404, grpc: NotFound,
+        says: "weft's control plane is not installed",
+        remedy: "Use `weft install`; if it stands in another namespace than linkerd, name that with `-L`.";
+    StillInUse = "CFG-011", blame: Operator, retry: Never, http: 409, grpc: FailedPrecondition,
+        says: "pods of the mesh still run",
+        remedy: "Run `weft uninject` on their workloads first, or go on with `--force`: their proxies then lose the controller.";
+    NotInjectable = "CFG-012", blame: Operator, retry: Never, http: 400, grpc: InvalidArgument,
+        says: "a workload cannot be injected",
+        remedy: "The evidence says why: remove that obstacle, or set `linkerd.io/inject: disabled` on it.";
 
     // --- CTL: the control plane
     ControllerUnreachable = "CTL-001", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,

@@ -38,6 +38,8 @@ pub struct Meta {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerReference {
+    pub api_version: String,
+    pub uid: String,
     pub kind: String,
     pub name: String,
     pub controller: Option<bool>,

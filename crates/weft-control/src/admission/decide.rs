@@ -1,17 +1,25 @@
 //! Whether a pod is injected, and with which annotations.
 
+use super::environment::merge_env;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 pub const INJECT: &str = "linkerd.io/inject";
 pub const CONFIG_PREFIX: &str = "config.linkerd.io/";
+pub const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
+/// Annotations that mean something to the injector.
+const PREFIXES: [&str; 4] =
+    [CONFIG_PREFIX, "config.alpha.linkerd.io/", "config.beta.linkerd.io/", "resource.opentelemetry.io/"];
 /// Said about single pods only.
-const NOT_INHERITED: [&str; 5] = [
+const NOT_INHERITED: [&str; 8] = [
     "config.linkerd.io/proxy-cpu-ratio-limit",
     "config.linkerd.io/enable-gateway",
     "config.linkerd.io/close-wait-timeout",
     "config.linkerd.io/debug-image",
     "config.linkerd.io/debug-image-version",
+    "config.linkerd.io/debug-image-pull-policy",
+    "config.beta.linkerd.io/proxy-enable-native-sidecar",
+    "config.alpha.linkerd.io/proxy-enable-native-sidecar",
 ];
 
 pub type Annotations = BTreeMap<String, String>;
@@ -20,35 +28,61 @@ pub type Annotations = BTreeMap<String, String>;
 pub enum Decision {
     /// With the configuration that applies: the pod's own annotations, completed by the namespace's.
     Inject(Annotations),
-    Skip(String),
+    /// Nobody asked for a proxy.
+    Leave(String),
+    /// Somebody did, and it cannot be.
+    Refuse(String),
 }
 
 pub fn decide(pod: &Value, namespace: &Annotations) -> Decision {
-    let skip = |why: &str| Decision::Skip(why.to_owned());
     let own = annotations(pod);
-    match own.get(INJECT).or_else(|| namespace.get(INJECT)).map(String::as_str) {
-        Some("enabled") => {}
-        Some("ingress") => return skip("ingress mode is not supported yet"),
-        Some("disabled") => return skip("injection is disabled by annotation"),
-        Some(other) => return Decision::Skip(format!("{INJECT}: {other:?} is neither enabled nor disabled")),
-        None => return skip("neither the pod nor its namespace asks for injection"),
-    }
+    let ingress = match own.get(INJECT).or_else(|| namespace.get(INJECT)).map(|mode| mode.trim()) {
+        Some("enabled") => false,
+        Some("ingress") => true,
+        Some("disabled") => return Decision::Leave("injection is disabled by annotation".to_owned()),
+        Some(other) => {
+            return Decision::Refuse(format!("{INJECT}: {other:?} is none of enabled, ingress and disabled"));
+        }
+        None => {
+            return Decision::Leave("neither the pod nor its namespace asks for injection".to_owned());
+        }
+    };
     if pod["metadata"]["labels"].get("linkerd.io/control-plane-component").is_some() {
-        return skip("the pod belongs to the control plane");
+        return Decision::Leave("the pod belongs to the control plane".to_owned());
     }
+    if let Some(why) = obstacle(pod) {
+        return Decision::Refuse(why);
+    }
+    Decision::Inject(effective(own, namespace, ingress))
+}
+
+/// Why no proxy can be put into this pod, whoever asks for it.
+pub fn obstacle(pod: &Value) -> Option<String> {
     if pod["spec"]["hostNetwork"] == true {
-        return skip("the pod uses its machine's network, which a proxy must not redirect");
+        return Some("the pod uses its machine's network, which a proxy must not redirect".to_owned());
     }
-    if let Some(name) = sidecar(pod) {
-        return Decision::Skip(format!("the pod has a sidecar already: container {name}"));
-    }
+    sidecar(pod).map(|name| format!("the pod has a sidecar already: container {name}"))
+}
+
+/// The pod's own annotations, completed by those of its namespace that are inherited.
+fn effective(own: Annotations, namespace: &Annotations, ingress: bool) -> Annotations {
     let mut effective: Annotations = namespace
         .iter()
-        .filter(|(key, _)| key.starts_with(CONFIG_PREFIX) && !NOT_INHERITED.contains(&key.as_str()))
+        .filter(|(key, _)| PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
+        .filter(|(key, _)| !NOT_INHERITED.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
+    // Lists of variables are joined, not replaced.
+    let env = match (namespace.get(ADDITIONAL_ENV), own.get(ADDITIONAL_ENV)) {
+        (Some(namespace), Some(own)) => merge_env(namespace, own),
+        _ => None,
+    };
     effective.extend(own);
-    Decision::Inject(effective)
+    effective.extend(env.map(|env| (ADDITIONAL_ENV.to_owned(), env)));
+    if ingress {
+        effective.insert(INJECT.to_owned(), "ingress".to_owned());
+    }
+    effective
 }
 
 /// A proxy of this or another mesh, by name or image.

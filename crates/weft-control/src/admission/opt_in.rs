@@ -10,7 +10,7 @@ use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use weft_kube::{api, core::node::Namespace, kind::Kind};
 
-/// `enabled` on namespaces whose annotation says so.
+/// `enabled` on namespaces whose annotation says so, in either mode.
 pub const OPT_IN_LABEL: &str = "weft.dev/inject";
 
 /// Keeps the labels in step. Runs until dropped.
@@ -35,7 +35,7 @@ fn wrong<'n>(namespaces: impl Iterator<Item = &'n Arc<Namespace>>) -> Vec<(Strin
     namespaces
         .filter_map(|namespace| {
             let meta = &namespace.metadata;
-            let wanted = (meta.annotation(INJECT) == Some("enabled")).then_some("enabled");
+            let wanted = matches!(meta.annotation(INJECT), Some("enabled" | "ingress")).then_some("enabled");
             (meta.label(OPT_IN_LABEL) != wanted && meta.deletion_timestamp.is_none())
                 .then(|| (meta.name.clone(), wanted))
         })

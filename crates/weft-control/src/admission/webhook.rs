@@ -2,14 +2,15 @@
 
 use super::{
     decide::{Annotations, Decision, decide},
-    inject::{About, inject},
-    validate,
+    events::{Events, Reason},
+    inject::{About, Injected, inject},
+    opaque, validate,
 };
 use crate::{
-    authority::{Authorities, Authority},
+    authority::Authorities,
     index::store::Store,
     serve::http::{Answer, json as json_answer, text},
-    view::workload,
+    view::workload::{self, CONTROL_NS_LABEL},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use weft_tls::certificate::sha256_hex;
 
 pub struct Webhook {
     client: Client,
+    events: Events,
     store: Arc<Store>,
     authorities: Authorities,
 }
@@ -35,6 +37,8 @@ struct AdmissionRequest {
     namespace: String,
     operation: String,
     object: Value,
+    #[serde(rename = "dryRun")]
+    dry_run: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -46,7 +50,7 @@ struct GroupKind {
 
 impl Webhook {
     pub fn new(client: Client, store: Arc<Store>, authorities: Authorities) -> Self {
-        Webhook { client, store, authorities }
+        Webhook { events: Events::new(client.clone()), client, store, authorities }
     }
 
     pub async fn answer(&self, request: Parts, body: Bytes) -> Answer {
@@ -74,31 +78,50 @@ impl Webhook {
                 &json!({"apiVersion": version, "kind": "AdmissionReview", "response": response}),
             );
         }
-        // Without trust anchors no proxy could start: the caller's failure policy decides.
-        let Some(authority) = self.authorities.current() else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "the issuer is not loaded yet\n");
-        };
         let mut response = json!({"uid": asked.uid, "allowed": true});
-        if let Some(patch) = self.patch(&asked, &authority).await {
-            response["patch"] = json!(STANDARD.encode(patch.to_string()));
+        let patched = match (group, kind, asked.operation.as_str()) {
+            ("", "Pod", "CREATE") => match self.pod(&asked).await {
+                Ok(patched) => patched,
+                Err(answer) => return answer,
+            },
+            ("", "Service", "CREATE") => self.service(&asked).await,
+            _ => None,
+        };
+        if let Some(Injected { pod, warnings }) = patched {
+            let patch = json_patch::diff(&asked.object, &pod);
+            response["patch"] = json!(STANDARD.encode(json!(patch).to_string()));
             response["patchType"] = json!("JSONPatch");
+            if !warnings.is_empty() {
+                response["warnings"] = json!(warnings);
+            }
         }
         json_answer(&json!({"apiVersion": version, "kind": "AdmissionReview", "response": response}))
     }
 
     /// `None`: nothing to change.
-    async fn patch(&self, asked: &AdmissionRequest, authority: &Authority) -> Option<Value> {
-        if !(asked.kind.group.is_empty() && asked.kind.kind == "Pod" && asked.operation == "CREATE") {
-            return None;
-        }
+    async fn pod(&self, asked: &AdmissionRequest) -> Result<Option<Injected>, Answer> {
         let namespace = self.namespace(&asked.namespace).await;
         let pod = &asked.object;
+        let meta = Meta::deserialize(&pod["metadata"]).unwrap_or_default();
         let annotations = match decide(pod, &namespace) {
             Decision::Inject(annotations) => annotations,
-            Decision::Skip(why) => {
+            Decision::Leave(why) => {
                 tracing::debug!(namespace = asked.namespace, pod = %name(pod), why, "not injected");
-                return None;
+                return Ok(self.noted(pod, opaque::for_pod(pod, &namespace, &self.store.config)));
             }
+            Decision::Refuse(why) => {
+                // An injected pod is asked about again: that is no refusal.
+                if meta.label(CONTROL_NS_LABEL).is_none() {
+                    tracing::warn!(namespace = asked.namespace, pod = %name(pod), why, "not injected");
+                    let message = format!("No proxy was put into pod {}: {why}", name(pod));
+                    self.tell(asked, &meta, Reason::InjectionSkipped, message);
+                }
+                return Ok(self.noted(pod, opaque::for_pod(pod, &namespace, &self.store.config)));
+            }
+        };
+        // Without trust anchors no proxy could start: the caller's failure policy decides.
+        let Some(authority) = self.authorities.current() else {
+            return Err(text(StatusCode::SERVICE_UNAVAILABLE, "the issuer is not loaded yet\n"));
         };
         let roots = authority.roots.to_pem();
         let injected = inject(
@@ -110,10 +133,33 @@ impl Webhook {
                 owner: self.owner(pod, &asked.namespace),
                 roots: &roots,
                 roots_sha256: &sha256_hex(roots.as_bytes()),
+                by: "proxy-injector",
             },
         );
         tracing::info!(namespace = asked.namespace, pod = %name(pod), "injected");
-        serde_json::to_value(json_patch::diff(pod, &injected)).ok()
+        for warning in &injected.warnings {
+            tracing::warn!(namespace = asked.namespace, pod = %name(pod), "{warning}");
+        }
+        let message = format!("A proxy was put into pod {}", name(pod));
+        self.tell(asked, &meta, Reason::Injected, message);
+        Ok(Some(injected))
+    }
+
+    /// A rehearsal leaves no trace.
+    fn tell(&self, asked: &AdmissionRequest, pod: &Meta, reason: Reason, message: String) {
+        if !asked.dry_run {
+            self.events.tell(pod, &asked.namespace, reason, message);
+        }
+    }
+
+    async fn service(&self, asked: &AdmissionRequest) -> Option<Injected> {
+        let namespace = self.namespace(&asked.namespace).await;
+        self.noted(&asked.object, opaque::for_service(&asked.object, &namespace, &self.store.config))
+    }
+
+    /// The object with its opaque ports named.
+    fn noted(&self, object: &Value, ports: Option<String>) -> Option<Injected> {
+        Some(Injected { pod: opaque::annotated(object, &ports?), warnings: Vec::new() })
     }
 
     /// The namespace's annotations; asked of the API if the namespace is so new that the index has not heard of it.

@@ -24,9 +24,13 @@ impl Certificates {
     pub fn current(&self) -> Option<Arc<NamedServer>> {
         self.0.load_full()
     }
+
+    pub fn replace(&self, server: NamedServer) {
+        self.0.store(Some(Arc::new(server)));
+    }
 }
 
-/// Every name under which the control plane is called.
+/// Every name under which proxies call the control plane.
 pub fn names(config: &ControllerConfig) -> Vec<String> {
     let ns = &config.control_namespace;
     let identities = ["linkerd-destination", "linkerd-identity", "linkerd-policy"];
@@ -34,13 +38,7 @@ pub fn names(config: &ControllerConfig) -> Vec<String> {
         .iter()
         .filter_map(|account| config.identities().service_account(ns, account))
         .map(|id| id.to_string())
-        .chain([webhook_name(config), format!("linkerd-policy-validator.{ns}.svc")])
         .collect()
-}
-
-/// The name by which the API server calls the injector.
-pub fn webhook_name(config: &ControllerConfig) -> String {
-    format!("linkerd-proxy-injector.{}.svc", config.control_namespace)
 }
 
 /// Makes certificates whenever the issuer changes and at 70 % of their life. Runs until dropped.
@@ -49,7 +47,7 @@ pub async fn renew(config: ControllerConfig, mut authorities: Authorities, certi
         let next = match make(&config, &authorities) {
             Ok(None) => None,
             Ok(Some((server, until))) => {
-                certificates.0.store(Some(Arc::new(server)));
+                certificates.replace(server);
                 let life = until.duration_since(SystemTime::now()).unwrap_or_default();
                 Some(life.mul_f64(0.7).max(RETRY))
             }
@@ -78,6 +76,6 @@ fn make(
         until = until.min(issued.not_after);
         served.add(&name, &key, &issued)?;
     }
-    // The API server asks for HTTP; proxies ask for nothing and speak HTTP/2.
+    // Proxies ask for nothing and speak HTTP/2.
     Ok(Some((served.server(&authority.roots, &[b"h2", b"http/1.1"])?, until)))
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
-    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, rbac::v1 as rbac,
+    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, policy::v1 as policy,
+    rbac::v1 as rbac,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use parking_lot::RwLock;
@@ -146,6 +147,8 @@ fn table() -> Vec<Row> {
         ("apps", "v1", "deployments", "Deployment", &["deploy"], true, WORKLOAD, decode::<apps::Deployment>, &[]),
         ("apps", "v1", "replicasets", "ReplicaSet", &["rs"], true, WORKLOAD, decode::<apps::ReplicaSet>, &["status.replicas"]),
         ("batch", "v1", "jobs", "Job", &[], true, Traits { scale: false, ..WORKLOAD }, decode::<batch::Job>, &["status.successful"]),
+        // A budget bounds evictions, and nothing is evicted here: it holds by itself.
+        ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", &["pdb"], false, Traits { status: true, ..generation }, decode::<policy::PodDisruptionBudget>, &[]),
         (rbac_group, "v1", "clusterrolebindings", "ClusterRoleBinding", &[], false, CLUSTER, decode::<rbac::ClusterRoleBinding>, &[]),
         (rbac_group, "v1", "clusterroles", "ClusterRole", &[], false, CLUSTER, decode::<rbac::ClusterRole>, &[]),
         (rbac_group, "v1", "rolebindings", "RoleBinding", &[], false, NAMESPACED, decode::<rbac::RoleBinding>, &[]),
