@@ -103,6 +103,10 @@ pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
     if !settings.proxy_log_level.is_empty() {
         config.injection.log_level = settings.proxy_log_level;
     }
+    if let Ok(own) = std::env::current_exe() {
+        // There are no images here: hooks run this program.
+        config.injection.await_command = vec![own.display().to_string(), "await".to_owned()];
+    }
     let identity = match settings.identity {
         Some(pem) => IdentityFiles {
             trust_roots: pem.trust_anchors,

@@ -1,6 +1,7 @@
 //! The weft command: one file per subcommand, thin.
 
 mod apply;
+mod cluster;
 mod commands;
 mod controller;
 mod log;
@@ -11,15 +12,32 @@ mod ready;
 mod screen;
 mod select;
 mod traffic;
+mod values;
 
 use anyhow::Result;
+use clap::CommandFactory as _;
 use clap::{Parser, Subcommand};
 use commands::{
-    down::Down, exec::Exec, explain::Explain, identity::IdentityCommand, logs::Logs, proxy_init::ProxyInit,
-    stat::Stat, up::Up,
+    completion::Completion,
+    controller::Controller,
+    down::Down,
+    exec::Exec,
+    explain::Explain,
+    external,
+    identity::IdentityCommand,
+    inject::{Inject, Uninject},
+    install::Install,
+    logs::Logs,
+    pod_program::PodProgram,
+    prune::Prune,
+    stat::Stat,
+    uninstall::Uninstall,
+    up::Up,
+    upgrade::Upgrade,
+    version::Version,
 };
 use owo_colors::OwoColorize as _;
-use std::{future::Future, io, process::ExitCode};
+use std::{ffi::OsString, future::Future, io, process::ExitCode};
 use weft_fault::Fault;
 
 /// A service mesh that explains its failures.
@@ -42,15 +60,44 @@ enum Command {
     Stat(Stat),
     Explain(Explain),
     Identity(IdentityCommand),
+    Install(Install),
+    Upgrade(Upgrade),
+    Uninstall(Uninstall),
+    Prune(Prune),
+    Inject(Inject),
+    Uninject(Uninject),
+    Version(Version),
+    Completion(Completion),
+    Controller(Controller),
     /// Run the proxy, configured by LINKERD2_PROXY_* variables
     #[command(
-        after_help = "Runs beside the application in an injected pod; `weft-proxy` is the same program alone."
+        after_help = "Runs beside the application in an injected pod; `weft-proxy` is the same program alone.
+
+Example:
+  LINKERD2_PROXY_LOG=debug weft proxy          the other variables are in docs/config.md"
     )]
     Proxy,
-    ProxyInit(ProxyInit),
+    /// Redirect this network namespace's TCP traffic into the proxy (needs NET_ADMIN)
+    #[command(
+        after_help = "The first init container of an injected pod. Running it again replaces the rules.
+
+Example:
+  weft proxy-init --inbound-ports-to-ignore 4190,4191 --outbound-ports-to-ignore 443,8000-8099"
+    )]
+    ProxyInit(PodProgram),
+    /// Prove that outgoing connections are redirected, where a CNI plugin does that
+    #[command(after_help = "Example:
+  weft network-validator --timeout 10s         ends with status 95 if they are not")]
+    NetworkValidator(PodProgram),
+    /// Wait until the proxy beside it is ready
+    #[command(after_help = "Example:
+  weft await --port 4191 --timeout 2m")]
+    Await(PodProgram),
     /// The programs of examples/shop, to try a mesh with
     #[command(subcommand)]
     Sample(weft_sample::SampleCommand),
+    #[command(external_subcommand)]
+    External(Vec<OsString>),
 }
 
 fn main() -> ExitCode {
@@ -71,7 +118,23 @@ fn main() -> ExitCode {
         Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Explain(explain) => on_runtime(explain.run()),
         Command::Identity(identity) => on_runtime(identity.run()),
-        Command::ProxyInit(init) => init.run().map(|()| ExitCode::SUCCESS),
+        Command::Install(install) => on_runtime(install.run()),
+        Command::Upgrade(upgrade) => on_runtime(upgrade.run()),
+        Command::Uninstall(uninstall) => on_runtime(uninstall.run()),
+        Command::Prune(prune) => on_runtime(prune.run()),
+        Command::Inject(inject) => on_runtime(inject.run()),
+        Command::Uninject(uninject) => uninject.run(),
+        Command::Version(version) => on_runtime(async { version.run().await.map(|()| ExitCode::SUCCESS) }),
+        Command::Completion(completion) => completion.run().map(|()| ExitCode::SUCCESS),
+        Command::Controller(controller) => on_runtime(controller.run()),
+        Command::External(args) => {
+            let known: Vec<String> =
+                Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            external::run(&args, &known)
+        }
+        Command::ProxyInit(program) => program.run("proxy-init"),
+        Command::NetworkValidator(program) => program.run("network-validator"),
+        Command::Await(program) => program.run("await"),
         Command::Sample(sample) => {
             on_runtime(async { Ok(weft_sample::run(sample).await.map(|()| ExitCode::SUCCESS)?) })
         }
@@ -119,5 +182,25 @@ fn report(error: &anyhow::Error) {
     }
     if let Some(fault) = error.chain().find_map(|e| e.downcast_ref::<Fault>()) {
         anstream::eprintln!("  → {}", fault.code().remedy());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_an_example_and_every_flag_says_what_it_does() {
+        let cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands().filter(|c| c.get_name() != "sample") {
+            let name = command.get_name();
+            assert!(command.get_about().is_some(), "{name}");
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Example"), "{name} shows no example");
+            for flag in command.get_arguments() {
+                assert!(flag.get_help().is_some(), "{name}: {}", flag.get_id());
+            }
+        }
     }
 }

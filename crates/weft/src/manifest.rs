@@ -131,6 +131,27 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Vec<Document>, Vec<Fault>> {
     Ok(documents)
 }
 
+/// Reads files and folders, or standard input for `-`, as they are: for commands that change text and ask no cluster.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>, Fault> {
+    let mut documents = Vec::new();
+    let mut faults = Vec::new();
+    for path in paths {
+        if path.as_os_str() == "-" {
+            let text = text_of(io::stdin().lock()).map_err(|error| unreadable(path, error))?;
+            parse(Path::new("standard input"), &text, &mut documents, &mut faults);
+            continue;
+        }
+        for file in files(path).map_err(|error| unreadable(path, error))? {
+            let text = read(&file).map_err(|error| unreadable(&file, error))?;
+            parse(&file, &text, &mut documents, &mut faults);
+        }
+    }
+    match faults.into_iter().next() {
+        Some(fault) => Err(fault),
+        None => Ok(documents),
+    }
+}
+
 fn unreadable(path: &Path, problem: impl fmt::Display) -> Fault {
     Fault::new(Code::BadManifest).about(path.display()).fact("problem", problem)
 }
@@ -153,9 +174,13 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn read(file: &Path) -> io::Result<String> {
+    text_of(fs::File::open(file)?)
+}
+
+fn text_of(source: impl io::Read) -> io::Result<String> {
     let mut text = String::new();
     // Counted as they come: pipes and devices have no length.
-    fs::File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other(format!(
             "it has more than the {MAX_FILE_BYTES} bytes a manifest may have"

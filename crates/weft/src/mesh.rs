@@ -15,20 +15,37 @@ use weft_local::state::{ROOT, is_running};
 /// Which cluster a command talks to.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Target {
-    /// Kubeconfig of the cluster; without it, the mesh that `weft up` started on this machine.
+    /// Kubeconfig of the cluster; without it, the mesh that `weft up` started on this machine. `install` and its like
+    /// take what kubectl would take.
     #[arg(long, env = "WEFT_KUBECONFIG", value_name = "FILE", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) context: Option<String>,
+    /// User to act as.
+    #[arg(long = "as", value_name = "USER", global = true)]
+    pub(crate) as_user: Option<String>,
+    /// Group to act as; may be repeated.
+    #[arg(long = "as-group", value_name = "GROUP", global = true, requires = "as_user")]
+    pub(crate) as_groups: Vec<String>,
+    /// Namespace of the control plane.
+    #[arg(
+        short = 'L',
+        long,
+        env = "LINKERD_NAMESPACE",
+        default_value = "linkerd",
+        value_name = "NAME",
+        global = true
+    )]
+    pub(crate) linkerd_namespace: String,
     /// Name of the local mesh.
     #[arg(long, default_value = "weft", value_name = "NAME", global = true)]
     pub(crate) mesh: String,
 }
 
 impl Target {
-    /// Where the kubeconfig is.
-    pub(crate) fn kubeconfig_path(&self) -> Result<PathBuf> {
-        if let Some(path) = &self.kubeconfig {
-            return Ok(path.clone());
-        }
+    /// Where the local mesh's kubeconfig is.
+    fn local_kubeconfig(&self) -> Result<PathBuf> {
         let path = Path::new(ROOT).join(&self.mesh).join("kubeconfig");
         let missing = Fault::new(Code::NotRunning).about(&self.mesh);
         if !path.exists() {
@@ -40,15 +57,55 @@ impl Target {
         Ok(path)
     }
 
+    /// The mesh on this machine, unless a kubeconfig or a context is named.
     pub(crate) async fn client(&self) -> Result<Client> {
-        let path = self.kubeconfig_path()?;
-        let config = Kubeconfig::read_from(&path).with_context(|| format!("reading {}", path.display()))?;
-        client_from(config).await
+        let config = match (&self.kubeconfig, &self.context) {
+            (Some(path), _) => read(path)?,
+            (None, Some(_)) => Kubeconfig::read().context("reading the kubeconfig")?,
+            (None, None) => read(&self.local_kubeconfig()?)?,
+        };
+        self.client_from(config).await
+    }
+
+    /// The cluster that kubectl would talk to; the mesh on this machine if there is none.
+    pub(crate) async fn cluster(&self) -> Result<Client> {
+        let config = match &self.kubeconfig {
+            Some(path) => read(path)?,
+            None => match Kubeconfig::read() {
+                Ok(config) => config,
+                Err(error) => {
+                    let local = self.local_kubeconfig().map_err(|_| error).context(
+                        "no cluster: neither --kubeconfig nor KUBECONFIG nor ~/.kube/config names one (--ignore-cluster does without)",
+                    )?;
+                    read(&local)?
+                }
+            },
+        };
+        self.client_from(config).await
+    }
+
+    async fn client_from(&self, mut config: Kubeconfig) -> Result<Client> {
+        for user in &mut config.auth_infos {
+            if let Some(user) = user.auth_info.as_mut().filter(|_| self.as_user.is_some()) {
+                user.impersonate = self.as_user.clone();
+                user.impersonate_groups = (!self.as_groups.is_empty()).then(|| self.as_groups.clone());
+            }
+        }
+        client_of(config, self.context.clone()).await
     }
 }
 
+fn read(path: &Path) -> Result<Kubeconfig> {
+    Kubeconfig::read_from(path).with_context(|| format!("reading {}", path.display()))
+}
+
 pub(crate) async fn client_from(kubeconfig: Kubeconfig) -> Result<Client> {
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    client_of(kubeconfig, None).await
+}
+
+async fn client_of(kubeconfig: Kubeconfig, context: Option<String>) -> Result<Client> {
+    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     config.connect_timeout = Some(Duration::from_secs(5));
     // Watches and followed logs are silent for as long as nothing happens.
     config.read_timeout = None;

@@ -41,18 +41,9 @@ pub(crate) struct IdentityCommand {
     sub: Option<Sub>,
     #[command(flatten)]
     target: Target,
-    #[command(flatten)]
-    control: Control,
     /// A table for people, or JSON.
     #[arg(short, long, value_enum, default_value_t)]
     output: super::stat::Output,
-}
-
-#[derive(clap::Args, Clone, Debug)]
-struct Control {
-    /// The control plane's namespace.
-    #[arg(short = 'L', long = "linkerd-namespace", default_value = "linkerd", value_name = "NAMESPACE")]
-    namespace: String,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -76,8 +67,6 @@ Exit codes: 0 done, 1 some proxies are missing (they are listed), 2 it could not
 struct Rotate {
     #[command(flatten)]
     target: Target,
-    #[command(flatten)]
-    control: Control,
     /// The new root, in PEM; made anew without.
     #[arg(long, value_name = "FILE", requires_all = ["issuer_certificate", "issuer_key"])]
     trust_anchor: Option<PathBuf>,
@@ -108,8 +97,6 @@ Exit codes: 0 done, 2 it could not be done.")]
 struct Trust {
     #[command(flatten)]
     target: Target,
-    #[command(flatten)]
-    control: Control,
     /// The trust domain: what follows the control plane's namespace in its identities.
     domain: String,
     /// Its roots, in PEM.
@@ -122,7 +109,7 @@ struct Trust {
 
 impl Trust {
     async fn run(self) -> Result<ExitCode> {
-        let cluster = Cluster::new(self.target.client().await?, &self.control.namespace);
+        let cluster = Cluster::new(self.target.client().await?, &self.target.linkerd_namespace);
         let bundle = match &self.roots {
             Some(path) => {
                 let text =
@@ -158,7 +145,7 @@ impl IdentityCommand {
             Some(Sub::Trust(trust)) => return trust.run().await,
             None => {}
         }
-        let cluster = Cluster::new(self.target.client().await?, &self.control.namespace);
+        let cluster = Cluster::new(self.target.client().await?, &self.target.linkerd_namespace);
         let found = cluster.read().await?;
         let problems = problems(&found);
         let mut out = anstream::stdout().lock();
@@ -174,7 +161,7 @@ impl IdentityCommand {
 
 impl Rotate {
     async fn run(self) -> Result<ExitCode> {
-        let cluster = Cluster::new(self.target.client().await?, &self.control.namespace);
+        let cluster = Cluster::new(self.target.client().await?, &self.target.linkerd_namespace);
         let mut begun = false;
         loop {
             let found = cluster.read().await?;
@@ -255,7 +242,7 @@ impl Rotate {
             }
             _ => {
                 let mut config = ControllerConfig::new([0, 0, 0, 0].into(), Vec::new());
-                config.control_namespace.clone_from(&self.control.namespace);
+                config.control_namespace.clone_from(&self.target.linkerd_namespace);
                 let made = IdentityFiles::generate(&config)?;
                 NewIssuer {
                     root: made.trust_roots,

@@ -1,0 +1,105 @@
+//! An API server in this process, and the programs that talk to it.
+
+use serde_json::Value;
+use std::{
+    io::Write as _,
+    process::{Command, Output, Stdio},
+};
+use weft_local::api::{ApiServer, Config};
+
+pub(crate) struct Cluster {
+    kubeconfig: tempfile::NamedTempFile,
+    /// The server runs on it.
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Cluster {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let server = ApiServer::new(Config::default()).expect("a server");
+        let address = runtime.block_on(server.spawn_on_loopback()).expect("a port");
+        let kubeconfig = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(kubeconfig.path(), server.kubeconfig(address)).expect("written");
+        Cluster { kubeconfig, _runtime: runtime }
+    }
+
+    pub(crate) fn weft(&self, args: &[&str], input: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(args).env("WEFT_KUBECONFIG", self.kubeconfig.path());
+        fed(command, input)
+    }
+
+    /// The standard output of a command that must succeed.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.weft(args, "");
+        assert!(output.status.success(), "weft {args:?}: {}", shown(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// `None` where there is no kubectl, and that is said.
+    pub(crate) fn kubectl(&self, args: &[&str], input: &str) -> Option<Output> {
+        if Command::new("kubectl").arg("version").arg("--client").output().is_err() {
+            eprintln!("SKIPPED: kubectl is not installed");
+            return None;
+        }
+        let mut command = Command::new("kubectl");
+        command.args(args).arg("--kubeconfig").arg(self.kubeconfig.path());
+        Some(fed(command, input))
+    }
+
+    /// Applies manifests; false where there is no kubectl.
+    pub(crate) fn apply(&self, manifests: &str) -> bool {
+        let Some(output) = self.kubectl(&["apply", "-f", "-"], manifests) else { return false };
+        assert!(output.status.success(), "kubectl apply: {}", shown(&output));
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("Warning"), "{}", shown(&output));
+        true
+    }
+
+    pub(crate) fn get(&self, args: &[&str]) -> Value {
+        let all = [&["get", "-o", "json"], args].concat();
+        let output = self.kubectl(&all, "").expect("it was there before");
+        assert!(output.status.success(), "kubectl get {args:?}: {}", shown(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+/// Runs a command with this on its standard input.
+fn fed(mut command: Command, input: &str) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("it was asked for");
+    let input = input.to_owned();
+    // A program that reads nothing closes its end.
+    let writer = std::thread::spawn(move || {
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().expect("the program ends");
+    writer.join().expect("the writer ends");
+    output
+}
+
+/// The documents of an output.
+pub(crate) fn documents(yaml: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(yaml).expect("YAML")
+}
+
+pub(crate) fn named<'d>(documents: &'d [Value], kind: &str, name: &str) -> &'d Value {
+    documents
+        .iter()
+        .find(|d| d["kind"] == kind && d["metadata"]["name"] == name)
+        .unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+pub(crate) fn shown(output: &Output) -> String {
+    format!(
+        "{}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}

@@ -1,0 +1,5 @@
+//! Installing on a Kubernetes API: the commands as a person runs them, `kubectl` between them, no root.
+
+mod harness;
+mod inject;
+mod install;
