@@ -327,6 +327,15 @@ mod tests {
     }
 
     #[test]
+    fn a_recorded_failure_of_an_unknown_code_is_none_of_the_known_ones() {
+        let record = Fault::new(Code::ConnectRefused).fact("limit_ms", 7).record();
+        let later = FaultRecord { code: "XXX-999".into(), ..record };
+        let again = later.again();
+        assert_eq!(again.code(), Code::Invariant);
+        assert_eq!(again.record().fact("limit_ms"), Some("7"));
+    }
+
+    #[test]
     fn a_fault_is_one_pointer() {
         assert_eq!(size_of::<Fault>(), size_of::<usize>());
     }

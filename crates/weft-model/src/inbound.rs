@@ -128,7 +128,15 @@ pub struct Caller<'a> {
     pub tls: &'a ClientTls,
 }
 
+/// The name under which what is only audited is let pass.
+pub const AUDIT: &str = "audit";
+
 impl Authorization {
+    /// Linkerd's controllers say by an authorization of this name that the policy only audits, and where.
+    pub fn audits(&self) -> bool {
+        self.authn == Authn::Unauthenticated && matches!(&*self.meta, Meta::Default(name) if name == AUDIT)
+    }
+
     pub fn allows(&self, caller: &Caller<'_>) -> bool {
         self.networks.iter().any(|net| net.contains(caller.addr)) && self.authn.accepts(caller.tls)
     }
@@ -311,7 +319,8 @@ fn check<'a>(
     if caller.addr.is_loopback() {
         return Ok(permit(Arc::new(Meta::default_named("localhost")), None));
     }
-    if let Some(found) = authorizations.clone().find(|a| a.allows(caller)) {
+    // What is only audited counts last, wherever it stands.
+    if let Some(found) = authorizations.clone().find(|a| !a.audits() && a.allows(caller)) {
         return Ok(permit(found.meta.clone(), None));
     }
     let wants_identity = authorizations
@@ -322,8 +331,8 @@ fn check<'a>(
     } else {
         DenyReason::NoRuleAllows
     };
-    if policy.audit {
-        return Ok(permit(Arc::new(Meta::default_named("audit")), Some(reason)));
+    if policy.audit || authorizations.clone().any(|a| a.audits() && a.allows(caller)) {
+        return Ok(permit(Arc::new(Meta::default_named(AUDIT)), Some(reason)));
     }
     Err(Denied {
         server: policy.meta.clone(),
@@ -415,6 +424,18 @@ mod tests {
         assert_eq!(would(&PLAIN), Some(DenyReason::NoIdentity));
         assert_eq!(would(&meshed("other.shop")), Some(DenyReason::NoRuleAllows));
         assert_eq!(would(&meshed("web.shop")), None);
+    }
+
+    #[test]
+    fn an_audit_that_names_networks_holds_there_only() {
+        let named = authorization("web", "0.0.0.0/0", identities(&["web.shop"], &[]));
+        let audit = authorization("audit", "10.1.0.0/16", Authn::Unauthenticated);
+        // Whatever the order: what a rule allows is not audited.
+        let p = policy(Protocol::Opaque, vec![audit, named]);
+        assert_eq!(tcp(&p, "10.1.0.1", &PLAIN), "default/audit (audited)");
+        assert_eq!(tcp(&p, "10.1.0.1", &meshed("web.shop")), "default/web");
+        assert_eq!(tcp(&p, "10.2.0.1", &PLAIN), "NoIdentity");
+        assert_eq!(tcp(&p, "10.2.0.1", &meshed("other.shop")), "NoRuleAllows");
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub struct Options {
 pub struct Listener {
     tcp: TcpListener,
     options: Options,
-    /// Tests run where nothing redirects: every connection claims this destination.
-    pretended: Option<SocketAddr>,
+    /// Tests run where nothing redirects: every connection claims this destination, or that none is known.
+    pretended: Option<Option<SocketAddr>>,
     /// Tests run on loopback, whose clients pass every policy: every connection claims this client.
     pretended_client: Option<SocketAddr>,
 }
@@ -64,7 +64,13 @@ impl Listener {
 
     /// Pretends that every connection was redirected on its way to `dst`.
     pub fn pretending(mut self, dst: SocketAddr) -> Self {
-        self.pretended = Some(dst);
+        self.pretended = Some(Some(dst));
+        self
+    }
+
+    /// Pretends that of no connection it is known where it was going.
+    pub fn pretending_nothing(mut self) -> Self {
+        self.pretended = Some(None);
         self
     }
 
@@ -83,7 +89,7 @@ impl Listener {
         let (stream, client) = self.tcp.accept().await?;
         prepare(&stream, self.options)?;
         let local = canonical(stream.local_addr()?);
-        let original_dst = self.pretended.or_else(|| original_dst(&stream, local));
+        let original_dst = self.pretended.unwrap_or_else(|| original_dst(&stream, local));
         let client = self.pretended_client.unwrap_or(canonical(client));
         Ok(Accepted { stream, client, local, original_dst })
     }

@@ -1,17 +1,16 @@
 //! How a connection's end is told: to the flight recorder, the metrics and the log.
 
+mod fold;
+
+pub(crate) use fold::{Folds, Kind};
+
 use crate::{
     deadline::Late,
     detect::Protocol,
     metrics::{Count, Metrics, balancer::Detected, labels::Labels},
     record::{Recorder, Story},
 };
-use std::{
-    cell::RefCell,
-    collections::HashMap,
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 use weft_fault::{Code, Fault, Phase};
 use weft_wire::record::Direction;
 
@@ -83,21 +82,6 @@ pub(crate) struct Who<'a> {
     pub(crate) target: &'a dyn std::fmt::Display,
 }
 
-/// The same failure of the same target is written once in this time; how often it came meanwhile is said the next time.
-const REPEAT: Duration = Duration::from_secs(1);
-/// More kinds of failure than this at once: the table starts anew.
-const KINDS: usize = 512;
-
-/// When a kind of failure was last written, and how many were not since.
-struct Written {
-    at: Instant,
-    held_back: u64,
-}
-
-thread_local! {
-    static WRITTEN: RefCell<HashMap<(Code, Direction, String), Written>> = RefCell::default();
-}
-
 /// What failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -109,7 +93,11 @@ enum What {
 /// connection.
 fn log(story: &Story, direction: Direction, who: Who<'_>, what: What, fault: &Fault) {
     let target = who.target.to_string();
-    let Some(repeated) = may_write((fault.code(), direction, target.clone())) else { return };
+    // Of what comes in, who sent it is half the evidence; what goes out is always this pod's.
+    let source = (direction == Direction::Inbound).then(|| who.client.ip());
+    let kind = Kind { code: fault.code(), direction, target, source };
+    let Some(repeated) = story.recorder().fold(kind.clone()) else { return };
+    let target = kind.target;
     let (spans, text, code) = (story.spans(), text(direction, what, fault.code()), fault.code().id());
     let client = who.client;
     // Shutdowns are everyday; the rest is worth a line at the default level.
@@ -171,9 +159,10 @@ fn connects(code: Code) -> bool {
 }
 
 /// An endpoint could not be connected to; the request or connection that wanted it may find another.
-pub(crate) fn connect_failed(endpoint: SocketAddr, fault: &Fault) {
-    let kind = (fault.code(), Direction::Outbound, format!("endpoint {endpoint}"));
-    let Some(repeated) = may_write(kind) else { return };
+pub(crate) fn connect_failed(recorder: &Recorder, endpoint: SocketAddr, fault: &Fault) {
+    let target = format!("endpoint {endpoint}");
+    let kind = Kind { code: fault.code(), direction: Direction::Outbound, target, source: None };
+    let Some(repeated) = recorder.fold(kind) else { return };
     let spans = format!("outbound:endpoint{{peer.addr={endpoint}}}");
     tracing::warn!(spans, repeated, code = %fault.code().id(), error = ?fault, "Failed to connect");
 }
@@ -188,26 +177,6 @@ pub(crate) fn plaintext(recorder: &Recorder, endpoint: SocketAddr, reason: &'sta
             "Plaintext to an address in the cluster whose identity is not known; the controller is asked again"
         );
     }
-}
-
-/// `None`: it was written just now. Otherwise how many were held back since the last time.
-fn may_write(kind: (Code, Direction, String)) -> Option<u64> {
-    WRITTEN.with_borrow_mut(|written| {
-        let now = Instant::now();
-        if let Some(last) = written.get_mut(&kind) {
-            if now.duration_since(last.at) < REPEAT {
-                last.held_back += 1;
-                return None;
-            }
-            last.at = now;
-            return Some(std::mem::take(&mut last.held_back));
-        }
-        if written.len() >= KINDS {
-            written.clear();
-        }
-        written.insert(kind, Written { at: now, held_back: 0 });
-        Some(0)
-    })
 }
 
 /// What a failure is counted under: Linkerd's kind, the code, and inbound the address that was dialled.
@@ -340,18 +309,5 @@ mod tests {
         ] {
             assert_eq!(text(direction, what, code), wanted, "{code:?}");
         }
-    }
-
-    #[test]
-    fn the_same_failure_is_written_once_a_moment_and_the_rest_is_counted() {
-        let kind = |target: &str| (Code::NoEndpoints, Direction::Outbound, target.to_owned());
-        assert_eq!(may_write(kind("a:1")), Some(0));
-        assert_eq!(may_write(kind("a:1")), None);
-        assert_eq!(may_write(kind("b:1")), Some(0));
-        WRITTEN.with_borrow_mut(|all| {
-            let written = all.get_mut(&kind("a:1")).unwrap();
-            written.at = written.at.checked_sub(REPEAT).unwrap();
-        });
-        assert_eq!(may_write(kind("a:1")), Some(1));
     }
 }

@@ -143,7 +143,8 @@ async fn run(config: Config, issuer: Issuer, log: Arc<Log>) -> Result<(), Fault>
             Err(fault) => return Err(fault),
         }
     }
-    let admin_listener = admin::listen(config.admin).map_err(|e| cannot_listen(config.admin, e))?;
+    let admin_listener = admin::listen(config.admin, config.inbound.sockets.backlog)
+        .map_err(|e| cannot_listen(config.admin, e))?;
 
     // 2. What everybody sees.
     let metrics = Metrics::new(config.metrics_retain_idle);

@@ -81,12 +81,14 @@ pub fn fault_of(error: &Error, side: Side) -> Fault {
 
 fn certificate_fault(error: &CertificateError) -> Fault {
     match error {
-        CertificateError::ExpiredContext { time, not_after } => {
-            Fault::new(Code::CertificateExpired).fact("valid-until", at(*not_after)).fact("clock", at(*time))
-        }
-        CertificateError::NotValidYetContext { time, not_before } => {
-            Fault::new(Code::CertificateExpired).fact("valid-from", at(*not_before)).fact("clock", at(*time))
-        }
+        CertificateError::ExpiredContext { time, not_after } => Fault::new(Code::CertificateExpired)
+            .fact("valid-until", at(*not_after))
+            .fact("clock", at(*time))
+            .fact("skew", apart(*not_after, *time, "past its end")),
+        CertificateError::NotValidYetContext { time, not_before } => Fault::new(Code::CertificateExpired)
+            .fact("valid-from", at(*not_before))
+            .fact("clock", at(*time))
+            .fact("skew", apart(*time, *not_before, "before its begin")),
         CertificateError::Expired | CertificateError::NotValidYet => Fault::new(Code::CertificateExpired),
         // Everything else means that the certificate does not prove what it claims.
         _ => Fault::new(Code::CertificateUntrusted),
@@ -112,6 +114,11 @@ fn alert_fault(alert: AlertDescription, side: Side) -> Fault {
         Side::Server => "the client's complaint about this server",
     };
     Fault::new(code).fact("alert", format!("{alert:?}")).fact("is", whose)
+}
+
+/// How far this clock is outside of a certificate's validity: a renewal that is missing, or two clocks that differ.
+fn apart(earlier: UnixTime, later: UnixTime, which: &str) -> String {
+    format!("this clock is {} s {which}", later.as_secs().saturating_sub(earlier.as_secs()))
 }
 
 fn at(time: UnixTime) -> String {

@@ -254,6 +254,57 @@ async fn a_peer_that_speaks_something_else_is_named() {
     }
 }
 
+/// B33: whichever clock is wrong, the message holds both times and how far they are apart.
+#[tokio::test]
+async fn b33_a_peer_outside_of_its_validity_is_told_with_both_times_and_their_difference() {
+    let (pki, store) = (pki(), id("store"));
+    let client = pki.credentials(&id("web"));
+    let now = SystemTime::now();
+    for (issued_at, lifetime, edge, words) in [
+        (now - Duration::from_secs(30), Duration::from_secs(10), "valid-until", " s past its end"),
+        (now + DAY, DAY, "valid-from", " s before its begin"),
+    ] {
+        let key = Key::generate().unwrap();
+        let issued = pki.issuer.issue(&key, &[store.as_str()], lifetime, issued_at).unwrap();
+        let server = NamedServer::single(&store, &key, &issued, &pki.roots).unwrap();
+        let (near, far) = duplex(64 * 1024);
+        let connecting = connect(client.client(), near, &store, &store, Offer::Nothing);
+        let (connected, accepted) = tokio::join!(connecting, accept_named(&server, far));
+        let fault = connected.expect_err("refused");
+        assert_eq!(fault.code(), Code::CertificateExpired);
+        let record = fault.record();
+        for fact in [edge, "clock"] {
+            let at = record.fact(fact).unwrap_or_default();
+            assert!(at.starts_with("20") && at.ends_with('Z'), "{fact}: {at}");
+        }
+        let skew = record.fact("skew").unwrap_or_default();
+        let seconds = skew.strip_prefix("this clock is ").and_then(|rest| rest.strip_suffix(words));
+        let seconds: u64 = seconds.unwrap_or_else(|| panic!("{skew}")).parse().unwrap();
+        // 20 s ago or more, as long as this test takes; or almost a day ahead.
+        let expected = if edge == "valid-until" { 19..=DAY.as_secs() } else { 80_000..=DAY.as_secs() };
+        assert!(expected.contains(&seconds), "{skew}");
+        // The peer hears what is wrong, and that it is its own certificate.
+        assert!(accepted.is_err());
+    }
+}
+
+/// TLS-011: a server whose side of the handshake makes no sense, although it speaks TLS.
+#[tokio::test]
+async fn a_handshake_that_makes_no_sense_is_named() {
+    let client = pki().credentials(&id("web"));
+    let (near, mut far) = duplex(64 * 1024);
+    // A Finished message where a ServerHello has to be (RFC 8446, 4.4.4).
+    let nonsense = [22, 3, 3, 0, 4, 20, 0, 0, 0];
+    let answering = async move {
+        far.write_all(&nonsense).await.unwrap();
+        far
+    };
+    let store = id("store");
+    let connecting = connect(client.client(), near, &store, &store, Offer::Nothing);
+    let (connected, _far) = tokio::join!(connecting, answering);
+    assert_eq!(connected.expect_err("refused").code(), Code::HandshakeFailed);
+}
+
 #[tokio::test]
 async fn a_named_server_picks_by_sni() {
     let pki = pki();

@@ -11,13 +11,14 @@ use weft_model::{
     http::Filter,
     identity::Identity,
     inbound::{
-        Authn, Authorization, HttpPolicy, Network, Protocol, RateLimit, Route, Rule, ServerPolicy, Suffix,
+        AUDIT, Authn, Authorization, HttpPolicy, Network, Protocol, RateLimit, Route, Rule, ServerPolicy,
+        Suffix,
     },
     meta::{Meta, Resource},
 };
 
-/// The name of the authorization by which Linkerd's controllers express that a policy only audits.
-const AUDIT: &str = "audit";
+/// The networks of an authorization that holds everywhere.
+const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 // --- to the wire
 
@@ -46,8 +47,7 @@ pub fn to_api(policy: &ServerPolicy) -> api::Server {
         Protocol::Unreadable(_) => None,
     };
     let audit = policy.audit.then(|| {
-        let everywhere = ["0.0.0.0/0", "::/0"].map(|net| net.parse::<IpNet>().expect("a valid network"));
-        let networks = everywhere.map(|net| Network { net, except: Vec::new() }).to_vec();
+        let networks = everywhere().map(|net| Network { net, except: Vec::new() }).to_vec();
         let meta = Arc::new(Meta::default_named(AUDIT));
         authorization_to_api(&Authorization { meta, networks, authn: Authn::Unauthenticated })
     });
@@ -218,13 +218,22 @@ pub fn from_api(server: api::Server) -> Result<ServerPolicy, Invalid> {
     };
     let mut authorizations = authorizations_from_api(server.authorizations)?;
     let all = authorizations.len();
-    authorizations.retain(|a| !(*a.meta == Meta::default_named(AUDIT) && a.authn == Authn::Unauthenticated));
+    // One that names networks stays among the authorizations, and audits there only.
+    authorizations.retain(|a| !(a.audits() && is_everywhere(&a.networks)));
     Ok(ServerPolicy {
         meta: Arc::new(meta_of_labels(server.labels)),
         protocol,
         audit: authorizations.len() < all,
         authorizations,
     })
+}
+
+fn everywhere() -> [IpNet; 2] {
+    EVERYWHERE.map(|net| net.parse().expect("a valid network"))
+}
+
+fn is_everywhere(networks: &[Network]) -> bool {
+    everywhere().iter().all(|all| networks.iter().any(|n| n.net == *all && n.except.is_empty()))
 }
 
 /// Labels as stock controllers send them: `kind` is `default` or the resource's; some send the name alone.

@@ -479,3 +479,30 @@ fn what_a_policy_cannot_do_without_is_demanded() {
     };
     assert_eq!(inbound::from_api(server).unwrap_err().field, "authorization.authentication");
 }
+
+#[test]
+fn an_audit_keeps_its_networks() {
+    let everywhere = ["0.0.0.0/0", "::/0"];
+    let read = |networks: &[&str], except: &[&str]| {
+        let net = |net: &&str| net.parse::<IpNet>().unwrap();
+        let network = |n: &&str| Network { net: net(n), except: except.iter().map(net).collect() };
+        let authorization = Authorization {
+            meta: Arc::new(Meta::default_named("audit")),
+            networks: networks.iter().map(network).collect(),
+            authn: Authn::Unauthenticated,
+        };
+        let sent = ServerPolicy {
+            meta: Arc::new(Meta::default_named("server")),
+            protocol: Protocol::Opaque,
+            authorizations: vec![authorization.clone()],
+            audit: false,
+        };
+        let read = inbound::from_api(inbound::to_api(&sent)).unwrap();
+        (read.audit, read.authorizations == [authorization])
+    };
+    // What holds everywhere is a mark of the whole policy; anything less stays what it is.
+    assert_eq!(read(&everywhere, &[]), (true, false));
+    assert_eq!(read(&["10.0.0.0/8"], &[]), (false, true));
+    assert_eq!(read(&everywhere[..1], &[]), (false, true));
+    assert_eq!(read(&everywhere, &["10.1.0.0/16"]), (false, true));
+}

@@ -222,6 +222,6 @@ async fn set_level(admin: &Admin, body: Incoming) -> Response<Body> {
 }
 
 /// Binds the admin port in the agent's runtime.
-pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::from_std(weft_net::socket::listen(addr, None)?)
+pub fn listen(addr: SocketAddr, backlog: Option<u32>) -> io::Result<TcpListener> {
+    TcpListener::from_std(weft_net::socket::listen(addr, backlog)?)
 }

@@ -6,7 +6,7 @@ use super::{
     h1, wellformed,
 };
 use crate::{
-    connect::{self, Made, Sessions, Target},
+    connect::{self, Made, Role, Sessions, Target},
     deadline::within,
     io::Io,
     mesh::Mesh,
@@ -191,7 +191,10 @@ impl Pool {
 
     /// Connects, as soon as there is a place for it.
     pub(crate) async fn dial(&self, sessions: Sessions) -> Result<(Io, Made), Fault> {
-        let limit = self.mesh.config.outbound.failfast_timeout;
+        let limit = match self.target.role {
+            Role::App => self.mesh.config.inbound.failfast_timeout,
+            Role::Peer => self.mesh.config.outbound.failfast_timeout,
+        };
         let _place = match self.dials.try_acquire() {
             Ok(place) => place,
             Err(_) => match within(limit, self.dials.acquire()).await {

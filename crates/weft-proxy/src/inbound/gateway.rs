@@ -41,6 +41,8 @@ const NAMES: usize = 64;
 /// Where a connection to a gateway leads.
 pub(super) struct Gateway {
     outbound: Rc<outbound::Worker>,
+    /// Of the connection that came in.
+    story: Rc<Story>,
     client: SocketAddr,
     client_id: Identity,
     /// For all requests of the connection; without one, each request's own authority says it.
@@ -95,7 +97,8 @@ pub(super) async fn relay(
         }
         return Err(fault);
     };
-    let gateway = Gateway { outbound, client: connection.client, client_id, name, ways: RefCell::default() };
+    let (story, client) = (connection.story.clone(), connection.client);
+    let gateway = Gateway { outbound, story, client, client_id, name, ways: RefCell::default() };
     let protocol = match header.session {
         Some(Session::Http1) => Protocol::Http1,
         Some(Session::Http2) => Protocol::Http2,
@@ -230,6 +233,7 @@ impl Gateway {
         let story = Rc::new(mesh.recorder.story(Direction::Outbound, self.client, None));
         let destination = Latest::new(found);
         story.service(&destination.get().policy.meta);
+        story.behind(&self.story, &name.authority());
         story.event(Phase::Discover, format!("through this gateway to {}", name.authority()));
         let worker = self.outbound.clone();
         Ok(outbound::Connection { worker, story, client: self.client, dst, destination, until: None })

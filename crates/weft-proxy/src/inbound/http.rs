@@ -30,7 +30,7 @@ use crate::{
         route::InboundRoute,
         series::{Counter, HttpSeries},
     },
-    observe,
+    observe::{self, Watching},
     report::{self, Who},
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -140,8 +140,10 @@ impl Service for Requests {
         let connection = &self.connection;
         let observers = &connection.worker.mesh.observers;
         let watching = observers.inbound(&mut request, connection.client, &connection.tls, connection.app);
-        let answering = pin!(self.answer(request, begun, audience.grpc));
-        let answered = observe::measured(watching.as_ref(), answering).await;
+        let answered = {
+            let answering = pin!(self.answer(request, begun, audience.grpc, watching.as_ref()));
+            observe::measured(watching.as_ref(), answering).await
+        };
         let (response, fault) = match answered {
             Ok(response) => (response, None),
             Err(none) => {
@@ -215,6 +217,7 @@ impl Requests {
         request: Request<Body>,
         begun: Instant,
         is_grpc: bool,
+        watching: Option<&Watching>,
     ) -> Result<Response<Body>, NoAnswer> {
         let worker = &self.connection.worker;
         let _in_flight = InFlight::admit(&worker.in_flight, worker.mesh.config.inbound.max_in_flight)?;
@@ -228,6 +231,9 @@ impl Requests {
         // 2. May it? One immutable view for the whole decision.
         let policy = self.policy.get();
         let (permit, rule) = self.authorize(&policy, &request)?;
+        if let Some(watching) = watching {
+            watching.routed(permit.route().map(|route| &**route));
+        }
         let flavour = match &policy.protocol {
             weft_model::inbound::Protocol::Grpc(_) => Flavour::Grpc,
             _ => Flavour::Http,

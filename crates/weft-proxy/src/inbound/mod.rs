@@ -92,9 +92,12 @@ async fn sweep(worker: Rc<Worker>) {
 /// One connection; its story ends exactly once.
 pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
     let mesh = worker.mesh.clone();
-    let dst = accepted.original_dst.unwrap_or(accepted.local);
-    let client = accepted.client;
-    let story = Rc::new(mesh.recorder.story(Direction::Inbound, client, Some(dst)));
+    // Nobody redirects a connection to the proxy's own port. Any other must say where it was going: to take this end's
+    // address for it would be to apply another port's policy.
+    let own = accepted.local.port() == mesh.config.inbound.listen.port();
+    let dst = accepted.original_dst.or(own.then_some(accepted.local));
+    let (client, target) = (accepted.client, dst.unwrap_or(accepted.local));
+    let story = Rc::new(mesh.recorder.story(Direction::Inbound, client, Some(target)));
     let ended = tokio::select! {
         biased; // a drain must never be recorded as a reset
         () = mesh.drain.stopped() => Err(Fault::new(Code::Draining).in_phase(Phase::Accept)),
@@ -106,7 +109,7 @@ pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
             report::silent(&mesh.metrics, &story, Direction::Inbound)
         }
         Err(fault) => {
-            let who = Who { client, target: &dst };
+            let who = Who { client, target: &target };
             report::connection_failed(&mesh.metrics, &story, Direction::Inbound, who, fault);
             fault.code().id()
         }
@@ -118,7 +121,7 @@ pub(crate) async fn connection(worker: Rc<Worker>, accepted: Accepted) {
 async fn relay(
     worker: Rc<Worker>,
     accepted: Accepted,
-    dst: SocketAddr,
+    dst: Option<SocketAddr>,
     story: Rc<Story>,
 ) -> Result<(), Fault> {
     let config = &worker.mesh.config;
@@ -126,6 +129,9 @@ async fn relay(
     let stream = Prefixed::new(accepted.stream);
 
     // 1. Where was it going? The proxy's own port takes what other proxies send under a transport header.
+    let dst = dst.ok_or_else(|| {
+        Fault::new(Code::NoOriginalDst).in_phase(Phase::Accept).peer(client).fact("accepted_at", local)
+    })?;
     if dst.port() == config.inbound.listen.port() {
         return Box::pin(direct::relay(worker, stream, client, local, story)).await;
     }

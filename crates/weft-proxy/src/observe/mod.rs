@@ -29,6 +29,7 @@ use std::{
 use weft_fault::Code;
 use weft_model::{
     identity::{ClientTls, Identity, PeerIdentity},
+    meta::Meta,
     outbound::Endpoint,
 };
 use weft_wire::record::Direction;
@@ -76,15 +77,8 @@ impl Observers {
                 observed.entry = Some(Entry::new(request, client, tls.client_id().map(Identity::as_str)));
             }
             if self.taps.any() {
-                let source_labels = labels_of_client(tls);
-                let ends = Ends {
-                    direction: Direction::Inbound,
-                    source: client,
-                    source_labels: &source_labels,
-                    destination: app,
-                    destination_labels: &BTreeMap::new(),
-                };
-                observed.tapped = self.taps.begun(&Head::new(request), &ends, observed.begun);
+                observed.untold =
+                    Some(Untold { head: Head::new(request), source_labels: labels_of_client(tls), app });
             }
         }
         Some(watching)
@@ -125,6 +119,7 @@ impl Observers {
             entry: None,
             span,
             head: None,
+            untold: None,
             tapped: Vec::new(),
         };
         Watching { observers: self.clone(), observed: Arc::new(Mutex::new(observed)), over: false }
@@ -165,7 +160,44 @@ struct Observed {
     span: Option<Span>,
     /// For taps, until there is an endpoint.
     head: Option<Head>,
+    /// The same for an inbound request, until its route is known or it is answered without one.
+    untold: Option<Untold>,
     tapped: Vec<Tapped>,
+}
+
+/// An inbound request of which no tap was told yet.
+struct Untold {
+    head: Head,
+    source_labels: BTreeMap<String, String>,
+    app: SocketAddr,
+}
+
+impl Observed {
+    fn tell_taps(&mut self, taps: &Taps, route_labels: &BTreeMap<String, String>) {
+        let Some(Untold { head, source_labels, app }) = self.untold.take() else { return };
+        let ends = Ends {
+            direction: Direction::Inbound,
+            source: self.client,
+            source_labels: &source_labels,
+            destination: app,
+            destination_labels: &BTreeMap::new(),
+            route_labels,
+        };
+        self.tapped = taps.begun(&head, &ends, self.begun);
+    }
+}
+
+/// What taps hear of a route: the words of the metrics' labels, and what a ServiceProfile calls it.
+fn labels_of_route(route: &Meta, profile: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    let own = [
+        ("route_group", route.group()),
+        ("route_kind", route.kind()),
+        ("route_namespace", route.namespace()),
+        ("route_name", route.name()),
+    ];
+    let own = own.into_iter().filter(|(_, value)| !value.is_empty());
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    own.chain(profile.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone()))).collect()
 }
 
 /// Goes with an outbound request to where its endpoint is chosen.
@@ -175,8 +207,14 @@ struct Handle {
     observed: Arc<Mutex<Observed>>,
 }
 
-/// A request goes to this endpoint now; it may have gone to another one before.
-pub(crate) fn endpoint(extensions: &Extensions, endpoint: &Endpoint) {
+/// A request goes to this endpoint now, by this route; it may have gone to another one before. `profile`: the labels of a
+/// ServiceProfile's route.
+pub(crate) fn endpoint(
+    extensions: &Extensions,
+    endpoint: &Endpoint,
+    route: &Meta,
+    profile: Option<&BTreeMap<String, String>>,
+) {
     let Some(Handle { observers, observed }) = extensions.get::<Handle>() else { return };
     let mut observed = observed.lock();
     let observed = &mut *observed;
@@ -200,6 +238,7 @@ pub(crate) fn endpoint(extensions: &Extensions, endpoint: &Endpoint) {
             source_labels: &BTreeMap::new(),
             destination: endpoint.addr,
             destination_labels: &labels,
+            route_labels: &labels_of_route(route, profile),
         };
         // What was tried before has no answer that anybody will see.
         for tapped in observed.tapped.drain(..) {
@@ -224,6 +263,15 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
+    /// An inbound request was let in by this route, if the port has routes.
+    pub(crate) fn routed(&self, route: Option<&Meta>) {
+        let mut observed = self.observed.lock();
+        if observed.untold.is_some() {
+            let labels = route.map(|route| labels_of_route(route, None)).unwrap_or_default();
+            observed.tell_taps(&self.observers.taps, &labels);
+        }
+    }
+
     /// The answer, watched to its end. `fault`: the proxy made it.
     pub(crate) fn answered(self, response: Response<Body>, fault: Option<Code>) -> Response<Body> {
         let (head, body) = response.into_parts();
@@ -231,6 +279,8 @@ impl Watching {
             let mut observed = self.observed.lock();
             observed.status = head.status.as_u16();
             observed.fault = fault;
+            // It was refused before a route took it.
+            observed.tell_taps(&self.observers.taps, &BTreeMap::new());
             for tapped in &mut observed.tapped {
                 tapped.answered(head.status.as_u16(), &head.headers);
             }

@@ -32,7 +32,7 @@ pub fn prepare(
 ) -> Result<(Observers, Unstarted), Fault> {
     let tap = match &config.tap {
         Some(settings) => {
-            let listener = tap::serve::listen(settings).map_err(|error| {
+            let listener = tap::serve::listen(settings, config.inbound.sockets.backlog).map_err(|error| {
                 let fault = Fault::new(Code::StartFailed).in_phase(Phase::Start);
                 fault.about(format!("listening on {}", settings.listen)).because(error)
             })?;

@@ -185,7 +185,7 @@ impl Member {
         *down = Some(Down { since, tried: now, until: now + pause + jitter, pause, last });
         drop(down);
         self.proof_told_us.set(None);
-        report::connect_failed(self.endpoint.borrow().addr, fault);
+        report::connect_failed(&worker.mesh.recorder, self.endpoint.borrow().addr, fault);
         if speaks_against_discovery(fault.code()) {
             worker.mesh.discovery.doubt(self.endpoint.borrow().addr, fault.code());
         }

@@ -40,6 +40,7 @@ use waits::Waits;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     http::Filter,
+    meta::Meta,
     outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend, Timeouts},
 };
 
@@ -109,6 +110,7 @@ const REACHED: usize = 8;
 /// Where a request goes, and what its route makes of it.
 struct Way<'r> {
     kind: &'r Kind,
+    route: &'r Meta,
     backend: &'r RouteBackend,
     strict: bool,
     accrual: Option<&'r FailureAccrual>,
@@ -295,6 +297,7 @@ impl Requests {
         let asked = kind.asked.as_ref().filter(|_| rule.allow_request_headers);
         Way {
             kind,
+            route: route.meta,
             backend,
             strict: destination.strict,
             accrual: route.accrual,

@@ -266,6 +266,9 @@ impl Connection {
             };
             let Ok(pool) = &member.pool else { return Err(self.unknown(&member)) };
             member.tell(&self.story);
+            if let BackendKind::Balance { path, .. } = &backend.backend.kind {
+                self.story.concrete(path);
+            }
             let begun = Instant::now();
             match pool.dial(crate::connect::Sessions::OPAQUE).await {
                 Ok((io, made)) => {

@@ -4,9 +4,12 @@ mod spans;
 #[cfg(test)]
 mod tests;
 
-use crate::metrics::{
-    Metrics,
-    phases::{Phases, Timed},
+use crate::{
+    metrics::{
+        Metrics,
+        phases::{Phases, Timed},
+    },
+    report::{Folds, Kind},
 };
 use parking_lot::Mutex;
 use std::{
@@ -14,7 +17,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Instant, SystemTime},
@@ -47,6 +50,8 @@ pub struct Recorder {
     journal_dropped: AtomicU64,
     /// What was told of and is not told again.
     said: Mutex<HashSet<(SocketAddr, &'static str)>>,
+    /// What the log says of failures that come again and again.
+    folds: Mutex<Folds>,
     next_id: AtomicU64,
     pod: String,
     identity: String,
@@ -75,6 +80,7 @@ impl Recorder {
             journal,
             journal_dropped: AtomicU64::new(0),
             said: Mutex::default(),
+            folds: Mutex::default(),
             // Ids of two proxies, or of one proxy before and after a restart, must not be mixed up.
             next_id: AtomicU64::new(rand::random()),
             pod,
@@ -93,6 +99,8 @@ impl Recorder {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let live = Arc::new(Live {
             begun: Instant::now(),
+            concrete: Mutex::default(),
+            behind: OnceLock::new(),
             requests: AtomicU64::new(0),
             bytes: Arc::default(),
             record: Mutex::new(ConnectionRecord {
@@ -191,6 +199,11 @@ impl Recorder {
         }
     }
 
+    /// Does a failure get a line in the log? `Some`: yes, and so many like it were held back since the last one.
+    pub(crate) fn fold(&self, kind: Kind) -> Option<u64> {
+        self.folds.lock().may_write(kind, Instant::now())
+    }
+
     fn keep(&self, record: ConnectionRecord) {
         let failed = record.fault.is_some();
         let bytes = size(&record);
@@ -229,6 +242,10 @@ impl Recorder {
 /// An open connection, as far as it has come.
 struct Live {
     begun: Instant,
+    /// The name whose endpoints are balanced over.
+    concrete: Mutex<Option<Box<str>>>,
+    /// The spans of the inbound connection that goes on here, for a gateway.
+    behind: OnceLock<String>,
     requests: AtomicU64,
     bytes: Arc<Bytes>,
     record: Mutex<ConnectionRecord>,
@@ -298,6 +315,13 @@ impl Story {
     pub fn service(&self, service: impl std::fmt::Display) {
         self.live.record.lock().service = Some(service.to_string());
     }
+    /// The name that an endpoint was chosen from.
+    pub(crate) fn concrete(&self, name: &str) {
+        let mut concrete = self.live.concrete.lock();
+        if concrete.as_deref() != Some(name) {
+            *concrete = Some(name.into());
+        }
+    }
     pub fn endpoint(&self, endpoint: SocketAddr) {
         self.live.record.lock().endpoint = Some(endpoint);
     }
@@ -319,6 +343,10 @@ impl Story {
         let mut record = self.live.record.lock();
         record.policy = Some(policy.to_string());
         record.authorization = authorization.map(ToString::to_string);
+    }
+
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Where the times of this connection's phases go.

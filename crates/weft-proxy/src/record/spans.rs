@@ -8,7 +8,44 @@ use weft_wire::record::{ConnectionRecord, Direction};
 impl Story {
     /// `inbound:accept{client.addr=… target.addr=…}:server{port=…}:http{v=1.x}`, or what `outbound` has.
     pub(crate) fn spans(&self) -> String {
-        spans(&self.live.record.lock())
+        let record = self.live.record.lock();
+        let mut spans = match (self.live.behind.get(), record.direction) {
+            (Some(behind), _) => Spans(behind.clone()),
+            (None, Direction::Inbound) => inbound(&record),
+            (None, Direction::Outbound) => outbound(&record),
+        };
+        let version = match record.protocol.as_deref() {
+            Some("http/1") => Some("1.x"),
+            Some("http/2") => Some("h2"),
+            _ => None,
+        };
+        if let Some(version) = version {
+            spans.add("http", &[("v", version)]);
+        }
+        if record.direction == Direction::Outbound {
+            if let Some(service) = &record.service {
+                spans.add("logical", &[("dst", service)]);
+            }
+            if let Some(concrete) = &*self.live.concrete.lock() {
+                spans.add("concrete", &[("addr", concrete)]);
+            }
+            if let Some(endpoint) = record.endpoint {
+                spans.add("endpoint", &[("peer.addr", &endpoint.to_string())]);
+            }
+        }
+        spans.0
+    }
+
+    /// Goes on with what came in by another connection, for `name`: a gateway's lines are about both.
+    pub(crate) fn behind(&self, came: &Story, name: &str) {
+        let came = came.live.record.lock();
+        let mut spans = inbound(&came);
+        spans.add("gateway", &[("dst", name)]);
+        let protocol = came.protocol.clone();
+        drop(came);
+        // It is set here only, once for each story.
+        let _once = self.live.behind.set(spans.0);
+        self.live.record.lock().protocol = protocol;
     }
 
     /// The client's TLS, as Linkerd's lines say it: `None(NoClientHello)`.
@@ -27,9 +64,12 @@ impl Story {
     }
 }
 
-fn spans(record: &ConnectionRecord) -> String {
-    let mut text = String::from(record.direction.as_str());
-    let mut span = |name: &str, fields: &[(&str, &str)]| {
+/// Spans, from the outermost inwards.
+struct Spans(String);
+
+impl Spans {
+    fn add(&mut self, name: &str, fields: &[(&str, &str)]) {
+        let text = &mut self.0;
         // Writing to a String cannot fail.
         let _infallible = write!(text, ":{name}");
         for (at, (key, value)) in fields.iter().enumerate() {
@@ -40,50 +80,33 @@ fn spans(record: &ConnectionRecord) -> String {
         if !fields.is_empty() {
             text.push('}');
         }
-    };
+    }
+}
+
+fn inbound(record: &ConnectionRecord) -> Spans {
+    let mut spans = Spans(Direction::Inbound.as_str().into());
     let client = record.client.to_string();
-    let server = record.server.map(|addr| addr.to_string());
-    let service = record.service.as_deref();
-    let version = match record.protocol.as_deref() {
-        Some("http/1") => Some("1.x"),
-        Some("http/2") => Some("h2"),
-        _ => None,
+    let Some(server) = record.server else {
+        spans.add("accept", &[("client.addr", &client)]);
+        return spans;
     };
-    match (record.direction, &server) {
-        (Direction::Inbound, server) => {
-            match server {
-                Some(server) => span("accept", &[("client.addr", &client), ("target.addr", server)]),
-                None => span("accept", &[("client.addr", &client)]),
-            }
-            // A port of its own is the only one on which clients send a transport header.
-            if record.events.iter().any(|event| event.phase == Phase::TransportHeader) {
-                span("direct", &[]);
-            } else if let Some(server) = record.server {
-                span("server", &[("port", &server.port().to_string())]);
-            }
-            if let Some(service) = service {
-                span("gateway", &[("dst", service)]);
-            }
-        }
-        (Direction::Outbound, server) => {
-            span("accept", &[("client.addr", &client)]);
-            if let Some(server) = server {
-                span("proxy", &[("addr", server)]);
-            }
-        }
+    spans.add("accept", &[("client.addr", &client), ("target.addr", &server.to_string())]);
+    // A port of its own is the only one on which clients send a transport header.
+    if record.events.iter().any(|event| event.phase == Phase::TransportHeader) {
+        spans.add("direct", &[]);
+    } else {
+        spans.add("server", &[("port", &server.port().to_string())]);
     }
-    if let Some(version) = version {
-        span("http", &[("v", version)]);
+    spans
+}
+
+fn outbound(record: &ConnectionRecord) -> Spans {
+    let mut spans = Spans(Direction::Outbound.as_str().into());
+    spans.add("accept", &[("client.addr", &record.client.to_string())]);
+    if let Some(server) = record.server {
+        spans.add("proxy", &[("addr", &server.to_string())]);
     }
-    if record.direction == Direction::Outbound {
-        if let Some(service) = service {
-            span("logical", &[("dst", service)]);
-        }
-        if let Some(endpoint) = record.endpoint {
-            span("endpoint", &[("peer.addr", &endpoint.to_string())]);
-        }
-    }
-    text
+    spans
 }
 
 #[cfg(test)]
@@ -109,23 +132,35 @@ mod tests {
         story.protocol("http/2");
         assert_eq!(story.spans(), format!("{accept}:server{{port=80}}:http{{v=h2}}"));
         story.event(Phase::TransportHeader, "for port 80");
-        story.service("api.shop.svc.cluster.local:80");
         story.tls("mutual");
         story.client_identity(&id);
-        assert_eq!(
-            story.spans(),
-            format!("{accept}:direct:gateway{{dst=api.shop.svc.cluster.local:80}}:http{{v=h2}}")
-        );
+        assert_eq!(story.spans(), format!("{accept}:direct:http{{v=h2}}"));
         assert_eq!(story.client_tls(), "Some(Established { client_id: web.shop })");
+
+        let onward = recorder.story(Direction::Outbound, client, None);
+        onward.service("service/shop/api:80");
+        onward.behind(&story, "api.shop.svc.cluster.local");
+        let gateway = format!("{accept}:direct:gateway{{dst=api.shop.svc.cluster.local}}:http{{v=h2}}");
+        assert_eq!(onward.spans(), format!("{gateway}:logical{{dst=service/shop/api:80}}"));
+        onward.concrete("api.shop.svc.cluster.local:80");
+        onward.endpoint(addr("10.1.1.2:8080"));
+        assert_eq!(
+            onward.spans(),
+            format!(
+                "{gateway}:logical{{dst=service/shop/api:80}}:concrete{{addr=api.shop.svc.cluster.local:80}}\
+                 :endpoint{{peer.addr=10.1.1.2:8080}}"
+            )
+        );
 
         let story = recorder.story(Direction::Outbound, client, Some(server));
         story.service("a {b}");
         story.protocol("http/1");
+        story.concrete("web.shop:80");
         story.endpoint(addr("10.1.1.2:8080"));
         assert_eq!(
             story.spans(),
             "outbound:accept{client.addr=10.1.1.9:4321}:proxy{addr=10.1.1.1:80}:http{v=1.x}\
-             :logical{dst=a__b_}:endpoint{peer.addr=10.1.1.2:8080}"
+             :logical{dst=a__b_}:concrete{addr=web.shop:80}:endpoint{peer.addr=10.1.1.2:8080}"
         );
     }
 }

@@ -85,6 +85,8 @@ pub(crate) struct Ends<'a> {
     pub(crate) source_labels: &'a BTreeMap<String, String>,
     pub(crate) destination: SocketAddr,
     pub(crate) destination_labels: &'a BTreeMap<String, String>,
+    /// Of the route that took it.
+    pub(crate) route_labels: &'a BTreeMap<String, String>,
 }
 
 impl Taps {
@@ -135,12 +137,11 @@ impl Taps {
 
     /// Tells of a request that goes out now to everybody who wants it.
     pub(crate) fn begun(&self, head: &Head, ends: &Ends<'_>, begun: Instant) -> Vec<Tapped> {
-        let no_labels = BTreeMap::new();
         let subject = Subject {
             source: ends.source,
             destination: ends.destination,
             destination_labels: ends.destination_labels,
-            route_labels: &no_labels,
+            route_labels: ends.route_labels,
             scheme: &head.scheme,
             method: head.method.as_str(),
             authority: &head.authority,
@@ -166,9 +167,8 @@ impl Taps {
 impl Tap {
     fn begin(self: &Arc<Self>, head: &Head, ends: &Ends<'_>, begun: Instant) -> Option<Tapped> {
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        let meta = |labels: &BTreeMap<String, String>| {
-            Some(EndpointMeta { labels: labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect() })
-        };
+        let labels = |of: &BTreeMap<String, String>| of.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let meta = |of| Some(EndpointMeta { labels: labels(of) });
         let direction = match ends.direction {
             Direction::Inbound => ProxyDirection::Inbound,
             Direction::Outbound => ProxyDirection::Outbound,
@@ -176,7 +176,7 @@ impl Tap {
         let about = TapEvent {
             source: Some(ends.source.into()),
             source_meta: meta(ends.source_labels),
-            route_meta: Some(RouteMeta::default()),
+            route_meta: Some(RouteMeta { labels: labels(ends.route_labels) }),
             destination: Some(ends.destination.into()),
             destination_meta: meta(ends.destination_labels),
             proxy_direction: direction.into(),

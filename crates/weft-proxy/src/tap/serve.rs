@@ -33,8 +33,8 @@ const MESSAGE_BYTES: usize = 256 * 1024;
 const PING: Duration = Duration::from_secs(20);
 
 /// Binds the port, in the agent's runtime.
-pub(crate) fn listen(settings: &config::Tap) -> io::Result<TcpListener> {
-    TcpListener::from_std(weft_net::socket::listen(settings.listen, None)?)
+pub(crate) fn listen(settings: &config::Tap, backlog: Option<u32>) -> io::Result<TcpListener> {
+    TcpListener::from_std(weft_net::socket::listen(settings.listen, backlog)?)
 }
 
 /// Accepts until the process ends.

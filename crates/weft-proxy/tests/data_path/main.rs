@@ -18,6 +18,7 @@ mod pair;
 mod permits;
 mod process;
 mod profiles;
+mod redirects;
 mod retries;
 mod routes;
 mod stalled_readers;

@@ -1,12 +1,16 @@
 //! The access log, taps and traces, over the wire.
 
-use crate::harness::{LocalExecutor, Proxy, app, destination, detect, meshed, only, policy, proxy, server};
+use crate::{
+    harness::{LocalExecutor, Proxy, app, balance, destination, detect, meshed, only, policy, proxy, server},
+    profiles::one_route,
+    retries::{PATH, known},
+};
 use hyper_util::rt::TokioIo;
 use linkerd2_proxy_api::tap::{
     ObserveRequest, TapEvent,
     observe_request::{
         Extract, Match, extract,
-        r#match::{Http, Match as Kind, Seq, http},
+        r#match::{Http, Label, Match as Kind, Seq, http},
     },
     tap_client::TapClient,
     tap_event::{self, ProxyDirection, http::Event},
@@ -326,6 +330,64 @@ async fn a_tap_sees_what_it_asked_for_at_both_ends_and_ends_at_its_limit() {
         assert_eq!((labels["tls"].as_str(), labels[key].as_str()), ("true", id.as_str()));
         if direction == ProxyDirection::Outbound {
             assert_eq!(labels["pod"], "store-0");
+        }
+    }
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_tap_may_ask_for_a_route_and_hears_its_labels() {
+    use weft_model::{
+        http::{HttpMatch, PathMatch},
+        inbound::{HttpPolicy, Protocol, Route, Rule},
+        meta::{Meta, Resource},
+    };
+    let (pki, app) = (Pki::new(), app().await);
+    let tapper_id = tapper().to_string();
+    let tap = [("TAP_SVC_NAME", tapper_id.as_str()), ("CONTROL_LISTEN_ADDR", "127.0.0.1:0")];
+    let store = proxy(&pki, "store", app.addr, dst(), &tap);
+    let web = proxy(&pki, "web", dst(), dst(), &tap);
+    let route = |name: &str, path: &str| Route {
+        meta: Arc::new(Meta::Resource(Resource {
+            group: "gateway.networking.k8s.io".into(),
+            kind: "HTTPRoute".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+            ..Resource::default()
+        })),
+        hosts: Vec::new(),
+        authorizations: Vec::new(),
+        rules: vec![Rule {
+            matches: vec![HttpMatch { path: Some(PathMatch::Prefix(path.into())), ..HttpMatch::default() }],
+            filters: Vec::new(),
+        }],
+    };
+    let http = HttpPolicy { routes: vec![route("status", "/status"), route("rest", "/")], rate_limit: None };
+    let protocol = Protocol::Detect { timeout: PATIENCE, http };
+    store.told.inbound(app.addr.port(), server(protocol, only(&web.id)));
+    web.told.endpoints(PATH, known(&[Arc::new(meshed(store.inbound, &store.id))]));
+    let mut to = destination(dst(), policy(balance(PATH)), true);
+    to.service = one_route("status", "/status/418");
+    web.told.destination(to);
+
+    let wants =
+        |key: &str, value: &str| Kind::RouteLabel(Label { key: key.to_owned(), value: value.to_owned() });
+    let mut at_store = tap_as(&pki, &store, &tapper()).await;
+    let mut at_web = tap_as(&pki, &web, &tapper()).await;
+    let inbound = at_store.observe(wanting(1, vec![wants("route_name", "status")], false)).await.unwrap();
+    let outbound = at_web.observe(wanting(1, vec![wants("route", "status")], false)).await.unwrap();
+    for path in ["/other", "/status/418"] {
+        raw::http(web.outbound, &format!("GET {path} HTTP/1.1\r\nHost: store\r\n\r\n")).await.unwrap();
+    }
+    for all in [events(inbound.into_inner()).await, events(outbound.into_inner()).await] {
+        let Event::RequestInit(init) = event(&all[0]) else { panic!("{all:?}") };
+        assert_eq!(init.path, "/status/418");
+        let labels = all[0].route_meta.clone().unwrap().labels;
+        match all[0].proxy_direction == i32::from(ProxyDirection::Inbound) {
+            true => {
+                assert_eq!(labels["route_kind"], "HTTPRoute");
+                assert_eq!((labels["route_namespace"].as_str(), labels.len()), ("shop", 4), "{labels:?}");
+            }
+            false => assert_eq!(labels["route"], "status"),
         }
     }
 }

@@ -29,9 +29,18 @@ fn route(name: &str, path: &str) -> ProfileRoute {
     }
 }
 
+fn service_routes(profile: &ServiceProfile) -> Option<Arc<ServiceRoutes>> {
+    ServiceRoutes::new(profile, Some(NAME), None, 80, None).map(Arc::new)
+}
+
+/// Of a profile with one route to `PATH`.
+pub(crate) fn one_route(name: &str, path: &str) -> Option<Arc<ServiceRoutes>> {
+    service_routes(&ServiceProfile { routes: vec![route(name, path)], ..ServiceProfile::default() })
+}
+
 fn client(pki: &Pki, profile: &ServiceProfile) -> Proxy {
     let proxy = crate::harness::proxy(pki, "web", dst(), dst(), &[]);
-    let service = ServiceRoutes::new(profile, Some(NAME), None, 80, None).map(Arc::new);
+    let service = service_routes(profile);
     let told = destination(dst(), policy(balance("policy.shop.svc.cluster.local:80")), false);
     proxy.told.destination(weft_proxy::discovery::Destination { service, ..told });
     proxy

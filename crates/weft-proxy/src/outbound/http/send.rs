@@ -61,6 +61,9 @@ impl Requests {
             };
             self.check_identity(&member, kind)?;
             let first = self.tell(&member);
+            if let (true, BackendKind::Balance { path, .. }) = (first, &backend.backend.kind) {
+                connection.story.concrete(path);
+            }
             let load = member.load(Balanced::Http, accrual);
             // Only a peer that may be meshed, for all that is known, can ask to be spoken to otherwise.
             let again =
@@ -147,7 +150,8 @@ impl Requests {
             request.headers_mut().insert(headers::CONNECTION_ID, id.clone());
         }
         let kind = way.kind;
-        crate::observe::endpoint(request.extensions(), &member.endpoint());
+        let profile = way.service.map(|by| &*by.route.labels);
+        crate::observe::endpoint(request.extensions(), &member.endpoint(), way.route, profile);
         let sent = exchange(member, request, kind).await;
         if let (Some(service), false) = (&way.counted.service, matches!(sent, Err(Failed::Unsent(..)))) {
             service.actual.request();
