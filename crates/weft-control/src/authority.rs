@@ -103,7 +103,7 @@ async fn reread(
                     Ok(new) => {
                         let facts = new.ca.facts();
                         tracing::info!(subject = facts.subject, sha256 = facts.sha256, "issuer loaded");
-                        store.journal.changed(
+                        store.journal.lasts(
                             format!("Secret {}/{ISSUER_SECRET}", store.config.control_namespace),
                             format!("issuer {} loaded, sha256 {}", facts.subject, facts.sha256),
                         );
@@ -111,7 +111,7 @@ async fn reread(
                     }
                     Err(fault) => {
                         tracing::error!("the new issuer is not used: {fault:?}");
-                        store.journal.changed(
+                        store.journal.lasts(
                             format!("Secret {}/{ISSUER_SECRET}", store.config.control_namespace),
                             format!("the new issuer is not used: {fault:?}"),
                         );

@@ -4,6 +4,7 @@ use crate::ports::PortSet;
 use ipnet::IpNet;
 use std::{net::IpAddr, time::Duration};
 use weft_kube::policy::{access::Access, authorization::IdentityDomain};
+use weft_model::outbound::{Http2Client, Http2KeepAlive};
 
 /// The ports that Linkerd opens to nobody's policy: proxies' tap and admin servers.
 pub const CONTROL_PORT: u16 = 4190;
@@ -35,6 +36,10 @@ pub struct ControllerConfig {
     /// otherwise only opaque ones are.
     pub transport_header: bool,
     pub ipv6: bool,
+    /// Endpoints in the client's own zone get ten times the weight.
+    pub zone_weights: bool,
+    /// How clients speak HTTP/2 to meshed endpoints.
+    pub http2: Http2Client,
     pub identity: IdentityConfig,
     pub injection: InjectionConfig,
     /// For each webhook, in the order of `install::webhooks::SERVICES`: somebody else keeps the Secret with its
@@ -265,6 +270,15 @@ impl ControllerConfig {
             allow_request_headers: false,
             transport_header: true,
             ipv6: false,
+            zone_weights: false,
+            http2: Http2Client {
+                keep_alive: Some(Http2KeepAlive {
+                    interval: Duration::from_secs(10),
+                    timeout: Some(Duration::from_secs(3)),
+                    while_idle: true,
+                }),
+                ..Http2Client::default()
+            },
             identity: IdentityConfig::default(),
             injection: InjectionConfig::default(),
             external_webhook_secrets: [false; 3],

@@ -5,10 +5,12 @@ use crate::{
     admission::{certificates as webhook_certificates, opt_in, webhook::Webhook},
     authority::{self, Authorities},
     config::ControllerConfig,
+    external_slices,
     index::{
         feed::{self, Feed},
         store::Store,
     },
+    journal::{follow, keep},
     lease::{self, Claim, Timings},
     serve::{
         self, Protection,
@@ -86,8 +88,20 @@ impl Controller {
         let (listeners, addresses) = listen(&config).await?;
         let store = Store::new(config.clone());
         let mut tasks = JoinSet::new();
+        let stopping = CancellationToken::new();
+        let holder = lease::holder_name();
+        let mut leadership = |name: &str| {
+            let lease = ObjectName::new(&config.control_namespace, name);
+            let claim = Claim { lease, holder: holder.clone(), timings: Timings::default() };
+            lease::contend(client.clone(), claim, stopping.clone(), &mut tasks)
+        };
+        let status_leader = leadership(status::LEASE);
+        let slices_leader = leadership(external_slices::LEASE);
+        let journal_leader = leadership(keep::LEASE);
         let feed = feed::start(&client, &store, &mut tasks);
         let authorities = authority::follow(&client, &store, &feed.pulse, &mut tasks);
+        follow::start(&client, &store, &feed.pulse, &mut tasks);
+        tasks.spawn(keep::keep(client.clone(), store.clone(), journal_leader, stopping.clone()));
         let certificates = Certificates::default();
         tasks.spawn(certificates::renew(config.clone(), authorities.clone(), certificates.clone()));
         let webhook_serving = Certificates::default();
@@ -100,14 +114,13 @@ impl Controller {
             webhooks_ready,
         ));
         tasks.spawn(opt_in::mark(client.clone(), store.clone()));
-        let stopping = CancellationToken::new();
-        let claim = Claim {
-            lease: ObjectName::new(&config.control_namespace, status::LEASE),
-            holder: lease::holder_name(),
-            timings: Timings::default(),
-        };
-        let leadership = lease::contend(client.clone(), claim, stopping.clone(), &mut tasks);
-        tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone(), leadership));
+        tasks.spawn(external_slices::write(
+            client.clone(),
+            store.clone(),
+            feed.synced.clone(),
+            slices_leader,
+        ));
+        tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone(), status_leader));
         let roots =
             trust_roots::publish(client.clone(), store.clone(), authorities.clone(), feed.synced.clone());
         tasks.spawn(roots);

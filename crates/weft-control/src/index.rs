@@ -7,6 +7,8 @@
 pub mod feed;
 pub mod key;
 pub mod kinds;
+#[cfg(test)]
+mod property;
 pub mod reader;
 pub mod registry;
 pub mod store;
@@ -27,7 +29,6 @@ use weft_kube::{
         pod::Pod,
         service::Service,
     },
-    kind::Kind,
     meta::ObjectName,
     policy::{
         authorization::{AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication},
@@ -66,9 +67,9 @@ pub struct Index {
     pub(crate) tcp_routes: Table<TcpRoute>,
     pub(crate) grants: Table<ReferenceGrant>,
     pub(crate) egress_networks: Table<EgressNetwork>,
-    pub(crate) profiles: Table<ServiceProfile>,
     pub(crate) rate_limits: Table<HttpLocalRateLimitPolicy>,
     pub(crate) externals: Table<ExternalWorkload>,
+    pub(crate) profiles: Table<ServiceProfile>,
     pub(crate) links: Links,
 }
 
@@ -84,6 +85,8 @@ pub struct Applied {
 pub struct Note {
     pub subject: String,
     pub text: String,
+    /// Belongs into the journal's part that outlives the controller.
+    pub lasts: bool,
 }
 
 impl Index {
@@ -91,7 +94,7 @@ impl Index {
     pub fn apply<K: Indexed>(&mut self, event: Event<K>) -> Applied {
         let mut applied = Applied::default();
         match event {
-            Event::Applied(object) => self.put(object, &mut applied),
+            Event::Applied(object) => self.put(object, true, &mut applied),
             Event::Deleted(name) => self.take::<K>(&name, "deleted", &mut applied),
             Event::Undecodable(bad) => self.unreadable::<K>(&bad, &mut applied),
             Event::Absent => {
@@ -107,11 +110,7 @@ impl Index {
                     match object {
                         Ok(object) => {
                             gone.remove(&object.meta().key());
-                            let notes = applied.notes.len();
-                            self.put(Arc::new(object), &mut applied);
-                            if begins {
-                                applied.notes.truncate(notes);
-                            }
+                            self.put(Arc::new(object), !begins, &mut applied);
                         }
                         Err(bad) => {
                             gone.remove(&bad.meta.key());
@@ -127,7 +126,7 @@ impl Index {
         applied
     }
 
-    fn put<K: Indexed>(&mut self, new: Arc<K>, applied: &mut Applied) {
+    fn put<K: Indexed>(&mut self, new: Arc<K>, tell: bool, applied: &mut Applied) {
         let name = new.meta().key();
         let old = K::table(self).put(name.clone(), new.clone());
         if old.as_ref().is_some_and(|old| **old == *new) {
@@ -140,7 +139,9 @@ impl Index {
         }
         new.keys(&mut applied.touched);
         new.link(&name, &mut self.links);
-        applied.note::<K>(&name, K::describe(old.as_deref(), &new));
+        if tell {
+            applied.note::<K>(&name, K::describe(old.as_deref(), &new));
+        }
     }
 
     fn take<K: Indexed>(&mut self, name: &ObjectName, how: &str, applied: &mut Applied) {
@@ -160,9 +161,9 @@ impl Index {
 }
 
 impl Applied {
-    fn note<K: Kind>(&mut self, name: &ObjectName, text: Option<String>) {
+    fn note<K: Indexed>(&mut self, name: &ObjectName, text: Option<String>) {
         if let Some(text) = text {
-            self.notes.push(Note { subject: format!("{} {name}", K::KIND), text });
+            self.notes.push(Note { subject: format!("{} {name}", K::KIND), text, lasts: K::LASTING });
         }
     }
 }

@@ -27,6 +27,11 @@ use weft_wire::{
     record::{EntryKind, JournalEntry},
 };
 
+#[path = "controller/disorder.rs"]
+mod disorder;
+#[path = "controller/writers.rs"]
+mod writers;
+
 const LIMIT: Duration = Duration::from_secs(20);
 const STORE: &str = "store.shop.serviceaccount.identity.linkerd.cluster.local";
 
@@ -41,17 +46,21 @@ impl Mesh {
     async fn start() -> Mesh {
         let server = ApiServer::new(Config::default()).unwrap();
         let addr = server.spawn_on_loopback().await.unwrap();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), server.kubeconfig(addr)).unwrap();
-        let client = api::connect(Some(file.path())).await.unwrap();
+        Mesh::on(&server, addr, addr).await
+    }
 
+    /// The test asks the API at `addr`, the controller at an address of its own.
+    async fn on(server: &ApiServer, addr: SocketAddr, controllers: SocketAddr) -> Mesh {
+        let client = client(server, addr).await;
         let mut config = ControllerConfig::new(
             "127.0.0.1".parse().unwrap(),
             vec!["10.77.0.0/16".parse().unwrap(), "10.78.0.0/16".parse().unwrap()],
         );
         config.plaintext = true;
+        config.heartbeat = Duration::from_millis(200);
         config.ports = Ports { destination: 0, policy: 0, identity: 0, webhook: 0, admin: 0 };
-        let controller = Controller::bind(config.clone(), client.clone()).await.unwrap();
+        let own = self::client(server, controllers).await;
+        let controller = Controller::bind(config.clone(), own).await.unwrap();
         let at = controller.addresses;
         config.ports = Ports {
             destination: at.destination.port(),
@@ -210,6 +219,12 @@ impl Mesh {
         .unwrap();
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
+}
+
+async fn client(server: &ApiServer, addr: SocketAddr) -> kube::Client {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), server.kubeconfig(addr)).unwrap();
+    api::connect(Some(file.path())).await.unwrap()
 }
 
 fn collection(object: &Value) -> String {

@@ -167,6 +167,16 @@ pub async fn create(client: &Client, path: &str, object: &Value) -> Result<Value
     json(client, Method::POST, path, "application/json", object).await
 }
 
+/// Deletes an object; one that is gone already is no failure.
+pub async fn delete(client: &Client, path: &str) -> Result<(), ApiError> {
+    let deleted: Result<Value, _> =
+        json(client, Method::DELETE, path, "application/json", &Value::Null).await;
+    match deleted {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// A merge patch, for status subresources among others.
 pub async fn merge(client: &Client, path: &str, patch: &Value) -> Result<Value, ApiError> {
     json(client, Method::PATCH, path, "application/merge-patch+json", patch).await

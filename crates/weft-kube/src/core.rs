@@ -4,4 +4,5 @@ pub mod endpoint_slice;
 pub mod lease;
 pub mod node;
 pub mod pod;
+pub mod rollout;
 pub mod service;

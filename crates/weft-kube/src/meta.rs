@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use std::{collections::BTreeMap, fmt};
 
-/// The annotation in which kubectl keeps a second copy of the whole object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Annotations are kept if their prefix ends so. Others are nobody's business here and can be long: kubectl keeps a second
+/// copy of the whole object in one.
+const OURS: [&str; 3] = ["linkerd.io", "weft.dev", "opentelemetry.io"];
 
 /// Equality is that of what the object says: its version and writer do not count, so that a write which changed nothing
 /// that is kept here can be seen as such.
@@ -26,7 +27,7 @@ pub struct Meta {
     pub deletion_timestamp: Option<Timestamp>,
     #[serde(deserialize_with = "nullable")]
     pub labels: BTreeMap<String, String>,
-    #[serde(deserialize_with = "without_last_applied")]
+    #[serde(deserialize_with = "our_annotations")]
     pub annotations: BTreeMap<String, String>,
     #[serde(deserialize_with = "nullable")]
     pub owner_references: Vec<OwnerReference>,
@@ -124,11 +125,11 @@ pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-fn without_last_applied<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
+fn our_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     let mut annotations: BTreeMap<String, String> = nullable(deserializer)?;
-    annotations.remove(LAST_APPLIED);
+    annotations.retain(|name, _| {
+        name.split_once('/').is_some_and(|(prefix, _)| OURS.iter().any(|ours| prefix.ends_with(ours)))
+    });
     Ok(annotations)
 }
 
@@ -152,14 +153,15 @@ mod tests {
     fn nulls_and_copies_do_no_harm() {
         let meta: Meta = serde_json::from_value(json!({
             "name": "store", "namespace": null, "labels": null, "creationTimestamp": null,
-            "annotations": {LAST_APPLIED: "{…}", "a": "b"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{…}", "a": "b",
+                "config.linkerd.io/opaque-ports": "80", "weft.dev/x": "y"},
             "managedFields": [
                 {"manager": "kubectl", "time": "2026-01-02T00:00:00Z", "fieldsV1": {}},
                 {"manager": "helm", "time": "2026-01-01T00:00:00Z"},
             ],
         }))
         .unwrap();
-        assert_eq!(meta.annotations.len(), 1);
+        assert_eq!(meta.annotations.len(), 2);
         assert_eq!(meta.last_writer.as_deref(), Some("kubectl"));
         assert_eq!(meta.key().to_string(), "store");
     }

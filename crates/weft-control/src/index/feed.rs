@@ -73,9 +73,9 @@ pub fn start(client: &Client, store: &Arc<Store>, tasks: &mut JoinSet<()>) -> Fe
     watches.add::<ReferenceGrant>();
     watches.add::<EgressNetwork>();
     watches.add::<ServerAuthorization>();
-    watches.add::<ServiceProfile>();
     watches.add::<HttpLocalRateLimitPolicy>();
     watches.add::<ExternalWorkload>();
+    watches.add::<ServiceProfile>();
     let kinds = watches.progress.len();
     let progress = Arc::new(watches.progress);
     let (synced, receiver) = watch::channel(false);

@@ -1,9 +1,6 @@
 //! The ways in which views look for objects.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 use weft_kube::meta::ObjectName;
 
 /// One question that a view asked of the index. A change of the answer is a change of an object with that key.
@@ -44,8 +41,9 @@ pub struct Links {
     pub(super) slices_of: Multimap<ObjectName>,
 }
 
+/// A key has one name as a rule, and never many: a sorted list is small and fast enough.
 #[derive(Debug)]
-pub(super) struct Multimap<Q>(BTreeMap<Q, BTreeSet<ObjectName>>);
+pub(super) struct Multimap<Q>(BTreeMap<Q, Vec<ObjectName>>);
 
 impl<Q> Default for Multimap<Q> {
     fn default() -> Self {
@@ -55,12 +53,18 @@ impl<Q> Default for Multimap<Q> {
 
 impl<Q: Ord> Multimap<Q> {
     pub(super) fn add(&mut self, key: Q, name: &ObjectName) {
-        self.0.entry(key).or_default().insert(name.clone());
+        let names = self.0.entry(key).or_default();
+        if let Err(at) = names.binary_search(name) {
+            names.reserve_exact(1);
+            names.insert(at, name.clone());
+        }
     }
 
     pub(super) fn remove(&mut self, key: &Q, name: &ObjectName) {
         if let Some(names) = self.0.get_mut(key) {
-            names.remove(name);
+            if let Ok(at) = names.binary_search(name) {
+                names.remove(at);
+            }
             if names.is_empty() {
                 self.0.remove(key);
             }

@@ -5,6 +5,7 @@ use super::{
     key::{Key, Links},
     table::Table,
 };
+use crate::journal::words;
 use std::{collections::BTreeSet, net::IpAddr};
 use weft_kube::{
     core::{
@@ -33,6 +34,8 @@ use weft_kube::{
 pub trait Indexed: Kind + PartialEq {
     /// Changes go into the journal.
     const JOURNALED: bool;
+    /// And into its part that outlives the controller.
+    const LASTING: bool = false;
 
     fn table(index: &mut Index) -> &mut Table<Self>;
     /// Every key under which a view can find this object.
@@ -42,26 +45,32 @@ pub trait Indexed: Kind + PartialEq {
 
     /// A change in words. `old` differs from `new`.
     fn describe(old: Option<&Self>, new: &Self) -> Option<String> {
-        Self::JOURNALED.then(|| written(old, new))
+        if Self::JOURNALED { written(old, new) } else { None }
     }
 }
 
-/// `created by kubectl`, `changed by kubectl, version 12 to 15`.
-fn written<K: Kind>(old: Option<&K>, new: &K) -> String {
-    let meta = new.meta();
-    let by = meta.last_writer.as_deref().map(|w| format!(" by {w}")).unwrap_or_default();
-    match old {
-        None => format!("created{by}, version {}", meta.resource_version),
-        Some(old) => {
-            format!("changed{by}, version {} to {}", old.meta().resource_version, meta.resource_version)
+/// Who changed it, and what is different. Nothing if only its status is.
+fn written<K: Kind>(old: Option<&K>, new: &K) -> Option<String> {
+    let mut details = Vec::new();
+    if let Some(old) = old.map(Kind::meta) {
+        let meta = new.meta();
+        details = words::metadata(old, meta);
+        // Kinds without generations have no status here.
+        if old.generation != meta.generation || (meta.generation == 0 && details.is_empty()) {
+            details.push("its rules changed".to_owned());
+        }
+        if details.is_empty() {
+            return None;
         }
     }
+    Some(words::written(old, new, details))
 }
 
 macro_rules! by_namespace {
     ($kind:ty, $table:ident, $key:ident) => {
         impl Indexed for $kind {
             const JOURNALED: bool = true;
+            const LASTING: bool = true;
             fn table(index: &mut Index) -> &mut Table<Self> {
                 &mut index.$table
             }
@@ -87,6 +96,7 @@ macro_rules! by_name {
     ($kind:ty, $table:ident, $key:ident, $journaled:literal) => {
         impl Indexed for $kind {
             const JOURNALED: bool = $journaled;
+            const LASTING: bool = $journaled;
             fn table(index: &mut Index) -> &mut Table<Self> {
                 &mut index.$table
             }
@@ -103,7 +113,8 @@ by_name!(NetworkAuthentication, networks, Network, true);
 by_name!(ServiceProfile, profiles, Profile, true);
 
 impl Indexed for Namespace {
-    const JOURNALED: bool = false;
+    const JOURNALED: bool = true;
+    const LASTING: bool = true;
     fn table(index: &mut Index) -> &mut Table<Self> {
         &mut index.namespaces
     }
@@ -170,15 +181,7 @@ impl Indexed for Pod {
         if old.status.pod_ip != ip {
             changes.push(format!("address {:?} to {ip:?}", old.status.pod_ip));
         }
-        if old.metadata.labels != new.metadata.labels {
-            changes.push("labels changed".to_owned());
-        }
-        if old.metadata.annotations != new.metadata.annotations {
-            changes.push("annotations changed".to_owned());
-        }
-        if new.is_terminating() && !old.is_terminating() {
-            changes.push("is being deleted".to_owned());
-        }
+        changes.extend(words::metadata(&old.metadata, &new.metadata));
         (!changes.is_empty()).then(|| changes.join(", "))
     }
 }

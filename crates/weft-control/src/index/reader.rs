@@ -1,7 +1,12 @@
 //! The index as views see it: every look is remembered.
 
 use super::{Index, key::Key, table::Table};
-use std::{cell::RefCell, collections::HashSet, net::IpAddr, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
 use weft_kube::{
     core::{
         endpoint_slice::EndpointSlice,
@@ -178,6 +183,23 @@ impl<'i> Reader<'i> {
     /// All namespaces. For looks, not for views: no key stands for the whole set.
     pub fn namespaces(&self) -> impl Iterator<Item = &'i Arc<Namespace>> {
         self.index.namespaces.in_namespace("")
+    }
+
+    /// Namespaces that have ExternalWorkloads. For looks, not for views, like the next three.
+    pub fn namespaces_with_externals(&self) -> BTreeSet<&'i str> {
+        self.index.externals.all().map(|external| external.metadata.namespace.as_str()).collect()
+    }
+
+    pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = &'i Arc<Service>> {
+        self.index.services.in_namespace(namespace)
+    }
+
+    pub fn externals_in(&self, namespace: &str) -> impl Iterator<Item = &'i Arc<ExternalWorkload>> {
+        self.index.externals.in_namespace(namespace)
+    }
+
+    pub fn all_slices(&self) -> impl Iterator<Item = &'i Arc<EndpointSlice>> {
+        self.index.slices.all()
     }
 
     pub fn replica_set(&self, name: &ObjectName) -> Option<&'i Arc<ReplicaSet>> {

@@ -107,7 +107,10 @@ impl Store {
         drop(core);
         self.revision.fetch_add(1, Relaxed);
         for note in notes {
-            self.journal.changed(note.subject, note.text);
+            match note.lasts {
+                true => self.journal.lasts(note.subject, note.text),
+                false => self.journal.changed(note.subject, note.text),
+            }
         }
     }
 
@@ -162,9 +165,9 @@ impl Store {
                 ("ReferenceGrant", index.grants.len()),
                 ("EgressNetwork", index.egress_networks.len()),
                 ("ServerAuthorization", index.server_authorizations.len()),
-                ("ServiceProfile", index.profiles.len()),
                 ("HTTPLocalRateLimitPolicy", index.rate_limits.len()),
                 ("ExternalWorkload", index.externals.len()),
+                ("ServiceProfile", index.profiles.len()),
             ],
             subscribers: vec![
                 ("endpoints", registries.endpoints.subscribers()),

@@ -41,7 +41,7 @@ pub fn holder<'i>(
     let published = port.and_then(|port| {
         reader.host_pods_at(ip).filter(|pod| !pod.is_finished()).find_map(|pod| {
             let ports = pod.all_containers().flat_map(|c| &c.ports);
-            let exposed = ports.into_iter().find(|p| p.host_port == Some(port))?;
+            let exposed = ports.into_iter().find(|p| p.host_port == Some(port) && p.is_tcp())?;
             Some((&**pod, exposed.container_port))
         })
     });

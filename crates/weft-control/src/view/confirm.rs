@@ -40,7 +40,7 @@ pub fn confirm(reader: &Reader<'_>, config: &ControllerConfig, addr: SocketAddr)
             Confirmed { state: State::Unknown, pod: Some(a.metadata.key().to_string()), reason }
         }
         Holder::External(external) => {
-            let endpoint = external_endpoint(config, external, addr);
+            let endpoint = external_endpoint(reader, config, external, addr);
             of_endpoint(endpoint, None, &format!("ExternalWorkload {}", external.metadata.key()))
         }
         Holder::Service(service) => {

@@ -10,7 +10,7 @@ use crate::{
     index::{reader::Reader, registry::Subject},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -22,9 +22,16 @@ use weft_kube::{
     meta::ObjectName,
 };
 use weft_model::{
-    identity::{Identity, PeerIdentity},
-    outbound::{Endpoint, Endpoints},
+    identity::{Identity, PeerIdentity, Unknown},
+    outbound::{Endpoint, Endpoints, ProtocolHint},
 };
+
+/// On a mirrored Service: the cluster that it is in.
+const CLUSTER_NAME: &str = "mirror.linkerd.io/cluster-name";
+/// On a mirrored Service and its slices: its name there.
+const REMOTE_NAME: &str = "mirror.linkerd.io/remote-svc-fq-name";
+/// On the slices of a mirrored Service: who the other cluster's gateway is.
+const GATEWAY_IDENTITY: &str = "mirror.linkerd.io/remote-gateway-identity";
 
 /// A name that clients balance over, as one client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,13 +66,13 @@ impl Subject for EndpointsOf {
             // The Service does not define it: its cluster address refuses the port, and so does its name.
             return EndpointsView::Endpoints(Endpoints::Known(Arc::default()));
         };
-        let candidates = self.candidates(reader, config, &port);
+        let candidates = one_family(self.candidates(reader, config, &port));
         let chosen = self.near_client(reader, service, candidates);
         let zone = zone_of(reader, self.client_node.as_deref());
         let mut by_addr = BTreeMap::new();
         for candidate in chosen {
-            if let Some(mut endpoint) = candidate.endpoint(reader, config, zone) {
-                self.label(&mut endpoint);
+            if let Some(mut endpoint) = self.endpoint(&candidate, reader, config, service, zone) {
+                self.label(&mut endpoint, service);
                 by_addr.insert(endpoint.addr, Arc::new(endpoint));
             }
         }
@@ -149,67 +156,98 @@ impl EndpointsOf {
         candidates
     }
 
-    fn label(&self, endpoint: &mut Endpoint) {
+    fn label(&self, endpoint: &mut Endpoint, service: &Service) {
         let labels = Arc::make_mut(&mut endpoint.labels);
         labels.insert("service".to_owned(), self.service.name.clone());
         labels.insert("namespace".to_owned(), self.service.namespace.clone());
+        let meta = &service.metadata;
+        if let Some(cluster) = meta.label(CLUSTER_NAME) {
+            labels.insert("target_cluster".to_owned(), cluster.to_owned());
+            // `store.shop.svc.east.example`
+            let mut name = meta.annotation(REMOTE_NAME).unwrap_or_default().split('.');
+            if let (Some(service), Some(namespace)) = (name.next(), name.next()) {
+                labels.insert("target_service".to_owned(), service.to_owned());
+                labels.insert("target_service_namespace".to_owned(), namespace.to_owned());
+            }
+        }
     }
-}
 
-impl Candidate<'_> {
-    /// `None` for an address whose pod is not there, or not any more: a slice may be ahead of or behind its pods, and an
-    /// endpoint without an identity would be dialled in plaintext.
+    /// `None` for an address whose workload is not there, or not any more: a slice may be ahead of or behind its pods,
+    /// and an endpoint without an identity would be dialled in plaintext.
     fn endpoint(
         &self,
+        candidate: &Candidate<'_>,
         reader: &Reader<'_>,
         config: &ControllerConfig,
+        service: &Service,
         client_zone: Option<&str>,
     ) -> Option<Endpoint> {
-        let namespace = &self.slice.metadata.namespace;
-        match &self.endpoint.target_ref {
+        let (namespace, addr) = (&candidate.slice.metadata.namespace, candidate.addr);
+        match &candidate.endpoint.target_ref {
             Some(target) if target.kind == "Pod" => {
                 let pod = reader.pod(&ObjectName::new(namespace, &target.name))?;
-                let holds = !pod.is_finished() && pod.ips().contains(&self.addr.ip());
-                holds.then(|| pod_endpoint(reader, config, pod, self.addr, client_zone))
+                let holds = !pod.is_finished() && pod.ips().contains(&addr.ip());
+                holds.then(|| pod_endpoint(reader, config, pod, addr, client_zone))
             }
             Some(target) if target.kind == "ExternalWorkload" => {
                 let external = reader.external(&ObjectName::new(namespace, &target.name))?;
-                Some(external_endpoint(config, external, self.addr))
+                let holds = external.ips().contains(&addr.ip());
+                holds.then(|| external_endpoint(reader, config, external, addr))
             }
-            _ => Some(self.unreferenced(reader, config, client_zone)),
+            _ => {
+                let mut endpoint = unreferenced(candidate, reader, config, client_zone);
+                // The gateway routes by the name in its own cluster.
+                let name = [&candidate.slice.metadata, &service.metadata]
+                    .into_iter()
+                    .find_map(|meta| meta.annotation(REMOTE_NAME));
+                endpoint.authority_override = name.map(|name| format!("{name}:{}", self.port));
+                Some(endpoint)
+            }
         }
     }
+}
 
-    /// An address that somebody wrote into a slice: a gateway, a pod, or a thing outside the cluster.
-    fn unreferenced(
-        &self,
-        reader: &Reader<'_>,
-        config: &ControllerConfig,
-        client_zone: Option<&str>,
-    ) -> Endpoint {
-        let meta = &self.slice.metadata;
-        if let Some(id) = meta.annotation("mirror.linkerd.io/remote-gateway-identity") {
-            return match Identity::parse(id) {
-                Ok(id) => Endpoint {
-                    identity: PeerIdentity::Meshed { server_name: id.clone(), id },
-                    hint: weft_model::outbound::ProtocolHint::H2,
-                    authority_override: meta
-                        .annotation("mirror.linkerd.io/remote-svc-fq-name")
-                        .map(|name| format!("{name}:{}", self.addr.port())),
-                    ..Endpoint::bare(self.addr, PeerIdentity::Unmeshed)
-                },
-                Err(_) => {
-                    Endpoint::bare(self.addr, PeerIdentity::Unknown(weft_model::identity::Unknown::Malformed))
-                }
-            };
-        }
-        match holder(reader, config, self.addr.ip(), None) {
-            Holder::Pod(pod) => pod_endpoint(reader, config, pod, self.addr, client_zone),
-            Holder::Contested(..) => contested_endpoint(self.addr),
-            Holder::External(external) => external_endpoint(config, external, self.addr),
-            Holder::Service(_) | Holder::HostPort(..) | Holder::Node | Holder::Nobody => {
-                Endpoint::bare(self.addr, PeerIdentity::Unmeshed)
-            }
+/// A workload with addresses of both families is one endpoint, reached by IPv6 where that is served.
+fn one_family(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
+    let workload = |c: &Candidate<'_>| {
+        let target = c.endpoint.target_ref.as_ref()?;
+        Some((target.kind.clone(), c.slice.metadata.namespace.clone(), target.name.clone(), c.addr.port()))
+    };
+    let preferred: HashSet<_> = candidates.iter().filter(|c| c.addr.is_ipv6()).filter_map(workload).collect();
+    if preferred.is_empty() {
+        return candidates;
+    }
+    let keep = |c: &Candidate<'_>| {
+        c.addr.is_ipv6() || workload(c).is_none_or(|workload| !preferred.contains(&workload))
+    };
+    candidates.into_iter().filter(keep).collect()
+}
+
+/// An address that somebody wrote into a slice: a gateway, a pod, or a thing outside the cluster.
+fn unreferenced(
+    candidate: &Candidate<'_>,
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    client_zone: Option<&str>,
+) -> Endpoint {
+    let addr = candidate.addr;
+    if let Some(id) = candidate.slice.metadata.annotation(GATEWAY_IDENTITY) {
+        return match Identity::parse(id) {
+            Ok(id) => Endpoint {
+                identity: PeerIdentity::Meshed { server_name: id.clone(), id },
+                hint: ProtocolHint::H2,
+                http2: config.http2,
+                ..Endpoint::bare(addr, PeerIdentity::Unmeshed)
+            },
+            Err(_) => Endpoint::bare(addr, PeerIdentity::Unknown(Unknown::Malformed)),
+        };
+    }
+    match holder(reader, config, addr.ip(), None) {
+        Holder::Pod(pod) => pod_endpoint(reader, config, pod, addr, client_zone),
+        Holder::Contested(..) => contested_endpoint(addr),
+        Holder::External(external) => external_endpoint(reader, config, external, addr),
+        Holder::Service(_) | Holder::HostPort(..) | Holder::Node | Holder::Nobody => {
+            Endpoint::bare(addr, PeerIdentity::Unmeshed)
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     address::{Holder, holder},
     endpoints::{EndpointsOf, EndpointsView},
-    workload::{external_endpoint, is_opaque, is_opaque_service, pod_endpoint, zone_of},
+    workload::{external_endpoint, is_opaque, is_opaque_external, is_opaque_service, pod_endpoint, zone_of},
 };
 use crate::{
     config::ControllerConfig,
@@ -110,7 +110,8 @@ impl ProfileOf {
                 Profile { endpoint: Some(Arc::new(contested_endpoint(addr))), ..Profile::default() }
             }
             Holder::External(external) => Profile {
-                endpoint: Some(Arc::new(external_endpoint(config, external, addr))),
+                opaque: is_opaque_external(reader, config, external, addr.port()),
+                endpoint: Some(Arc::new(external_endpoint(reader, config, external, addr))),
                 ..Profile::default()
             },
             Holder::Node | Holder::Nobody => Profile {

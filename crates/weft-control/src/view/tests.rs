@@ -1,6 +1,7 @@
 //! Single answers, as tables where there are many.
 
 mod authorizations;
+mod destination;
 mod egress;
 mod profiles;
 mod routes;
@@ -84,12 +85,7 @@ impl World {
         }
     }
     fn profile(&self, addr: &str) -> Arc<Profile> {
-        let of = ProfileOf {
-            target: ProfileTarget::Addr(addr.parse().unwrap()),
-            client_node: None,
-            client_namespace: "shop".to_owned(),
-        };
-        match self.view(&of) {
+        match self.view(&profile_of(ProfileTarget::Addr(addr.parse().unwrap()), "shop")) {
             ProfileView::Profile(profile) => profile,
             ProfileView::NoSuchName => panic!("no profile"),
         }
@@ -123,6 +119,10 @@ impl World {
         let decision = decide(&Reader::new(&self.index), &self.config, &attempt).unwrap();
         if decision.allowed { Ok(()) } else { Err(decision.code.unwrap()) }
     }
+}
+
+fn profile_of(target: ProfileTarget, client_namespace: &str) -> ProfileOf {
+    ProfileOf { target, client_node: None, client_namespace: client_namespace.to_owned() }
 }
 
 fn server(name: &str, spec: Value) -> Value {

@@ -11,7 +11,10 @@ use std::{
     sync::Arc,
 };
 use weft_kube::{
-    core::{pod::Pod, service::Service},
+    core::{
+        pod::{INBOUND_ADDR, Pod},
+        service::Service,
+    },
     meta::{Meta, ObjectName},
     policy::{external_workload::ExternalWorkload, server::ProxyProtocol},
 };
@@ -25,7 +28,6 @@ pub const CONTROL_NS_LABEL: &str = "linkerd.io/control-plane-ns";
 pub const OPAQUE_PORTS: &str = "config.linkerd.io/opaque-ports";
 const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
 const PROXY_CONTAINER: &str = "linkerd-proxy";
-const INBOUND_ADDR: &str = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR";
 
 /// Whether this control plane injected the pod. It does not depend on readiness or phase: the proxy answers before the
 /// application does.
@@ -61,6 +63,7 @@ pub fn pod_endpoint(
     let identity = if skipped { PeerIdentity::Unmeshed } else { pod_identity(pod, config) };
     let meshed = matches!(identity, PeerIdentity::Meshed { .. });
     let opaque = is_opaque(reader, config, pod, port);
+    let here = zone_of(reader, Some(&pod.spec.node_name));
     let own_port = matches!(port, CONTROL_PORT | ADMIN_PORT);
     Endpoint {
         addr,
@@ -74,7 +77,7 @@ pub fn pod_endpoint(
             .flatten(),
         identity,
         authority_override: None,
-        weight: 10_000,
+        weight: weight(config, client_zone, here),
         labels: Arc::new(pod_labels(reader, pod, client_zone)),
         meta: Some(Arc::new(meta::Meta::Resource(meta::Resource {
             group: "core".to_owned(),
@@ -84,7 +87,7 @@ pub fn pod_endpoint(
             section: String::new(),
             port,
         }))),
-        http2: Http2Client::default(),
+        http2: if meshed { config.http2 } else { Http2Client::default() },
     }
 }
 
@@ -173,8 +176,15 @@ pub fn owner(reader: &Reader<'_>, pod: &Meta) -> Option<(String, String)> {
     Some((owner.kind.to_ascii_lowercase(), owner.name.clone()))
 }
 
+/// An endpoint nearby can be made to count for more.
+fn weight(config: &ControllerConfig, client_zone: Option<&str>, zone: Option<&str>) -> u32 {
+    let near = client_zone.is_some() && client_zone == zone;
+    if config.zone_weights && near { 100_000 } else { 10_000 }
+}
+
 /// The endpoint of a meshed process outside the cluster.
 pub fn external_endpoint(
+    reader: &Reader<'_>,
     config: &ControllerConfig,
     external: &ExternalWorkload,
     addr: SocketAddr,
@@ -185,19 +195,52 @@ pub fn external_endpoint(
         _ => PeerIdentity::Unknown(weft_model::identity::Unknown::Malformed),
     };
     let meshed = matches!(identity, PeerIdentity::Meshed { .. });
+    let opaque = is_opaque_external(reader, config, external, addr.port());
+    let ObjectName { namespace, name } = external.metadata.key();
     Endpoint {
         identity,
-        hint: if meshed { ProtocolHint::H2 } else { ProtocolHint::Unknown },
-        transport_port: (meshed && config.transport_header).then(|| external.inbound_port()),
+        hint: match (meshed, opaque) {
+            (false, _) => ProtocolHint::Unknown,
+            (true, true) => ProtocolHint::Opaque,
+            (true, false) => ProtocolHint::H2,
+        },
+        transport_port: (meshed && (opaque || config.transport_header)).then(|| external.inbound_port()),
         labels: Arc::new(
-            [
-                ("external_workload".to_owned(), external.metadata.name.clone()),
-                ("namespace".to_owned(), external.metadata.namespace.clone()),
-            ]
-            .into(),
+            [("external_workload".to_owned(), name.clone()), ("namespace".to_owned(), namespace.clone())]
+                .into(),
         ),
+        meta: Some(Arc::new(meta::Meta::Resource(meta::Resource {
+            group: "workload.linkerd.io".to_owned(),
+            kind: "ExternalWorkload".to_owned(),
+            namespace,
+            name,
+            section: String::new(),
+            port: addr.port(),
+        }))),
+        http2: if meshed { config.http2 } else { Http2Client::default() },
         ..Endpoint::bare(addr, PeerIdentity::Unmeshed)
     }
+}
+
+/// As [`is_opaque`], for a process outside the cluster.
+pub fn is_opaque_external(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    external: &ExternalWorkload,
+    port: u16,
+) -> bool {
+    let meta = &external.metadata;
+    let named = |name: &str| external.named_port(name);
+    let annotated = match meta.annotation(OPAQUE_PORTS) {
+        Some(text) => PortSet::parse(text).contains(port, named),
+        None => config.default_opaque_ports.contains_number(port),
+    };
+    annotated
+        || reader.servers(&meta.namespace).any(|server| {
+            server.protocol() == Some(ProxyProtocol::Opaque)
+                && server.selects_external(&meta.labels)
+                && server.is_port(port, named)
+        })
 }
 
 /// The zone of the node that a client runs on.

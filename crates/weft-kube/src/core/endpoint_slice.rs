@@ -7,6 +7,9 @@ use serde::Deserialize;
 /// The label that ties a slice to its Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
+/// The label that says which controller keeps a slice.
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointSlice {

@@ -3,7 +3,7 @@ use crate::{
     kind::Kind,
     meta::{Meta, nullable},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::net::IpAddr;
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -39,7 +39,8 @@ pub struct Container {
     pub image: String,
     #[serde(deserialize_with = "nullable")]
     pub ports: Vec<ContainerPort>,
-    #[serde(deserialize_with = "nullable")]
+    /// Only the variables that anybody here reads: an injected proxy has dozens.
+    #[serde(deserialize_with = "known_env")]
     pub env: Vec<EnvVar>,
     pub liveness_probe: Option<Probe>,
     pub readiness_probe: Option<Probe>,
@@ -54,6 +55,16 @@ pub struct ContainerPort {
     pub container_port: u16,
     pub host_port: Option<u16>,
     pub protocol: Option<String>,
+}
+
+/// Where a proxy takes connections that were not redirected to it.
+pub const INBOUND_ADDR: &str = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR";
+
+fn known_env<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EnvVar>, D::Error> {
+    let mut env: Vec<EnvVar> = nullable(deserializer)?;
+    env.retain(|variable| variable.name == INBOUND_ADDR);
+    env.shrink_to_fit();
+    Ok(env)
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -96,6 +107,12 @@ pub struct PodIp {
     pub ip: String,
 }
 
+impl ContainerPort {
+    pub fn is_tcp(&self) -> bool {
+        self.protocol.as_deref().is_none_or(|p| p == "TCP")
+    }
+}
+
 impl Kind for Pod {
     const GROUP: &'static str = "";
     const VERSION: &'static str = "v1";
@@ -135,7 +152,7 @@ impl Pod {
     pub fn named_port(&self, name: &str) -> Option<u16> {
         self.all_containers()
             .flat_map(|c| &c.ports)
-            .find(|p| p.name == name && p.protocol.as_deref().is_none_or(|p| p == "TCP"))
+            .find(|p| p.name == name && p.is_tcp())
             .map(|p| p.container_port)
     }
 

@@ -4,13 +4,16 @@ use crate::{
     kind::Kind,
     meta::{Meta, nullable},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::net::IpAddr;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ExternalWorkload {
     pub metadata: Meta,
     pub spec: ExternalWorkloadSpec,
+    /// Its condition `Ready` is true. Whoever keeps the object says so.
+    #[serde(rename = "status", default, deserialize_with = "ready")]
+    pub ready: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -36,11 +39,29 @@ pub struct PortSpec {
     #[serde(default, deserialize_with = "nullable")]
     pub name: String,
     pub port: u16,
+    pub protocol: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct WorkloadIp {
     pub ip: String,
+}
+
+fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Status {
+        #[serde(deserialize_with = "nullable")]
+        conditions: Vec<Condition>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Condition {
+        r#type: String,
+        status: String,
+    }
+    let status: Status = nullable(deserializer)?;
+    Ok(status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True"))
 }
 
 impl Kind for ExternalWorkload {
@@ -58,8 +79,13 @@ impl ExternalWorkload {
         self.spec.workload_ips.iter().filter_map(|w| w.ip.parse().ok()).collect()
     }
 
+    /// The number of a named port.
+    pub fn named_port(&self, name: &str) -> Option<u16> {
+        self.spec.ports.iter().find(|p| p.name == name).map(|p| p.port)
+    }
+
     /// The port on which its proxy accepts transport headers.
     pub fn inbound_port(&self) -> u16 {
-        self.spec.ports.iter().find(|p| p.name == "linkerd-proxy").map_or(4143, |p| p.port)
+        self.named_port("linkerd-proxy").unwrap_or(4143)
     }
 }

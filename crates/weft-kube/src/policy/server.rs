@@ -54,6 +54,10 @@ impl Server {
         self.spec.pod_selector.as_ref().is_some_and(|s| s.selects(labels))
     }
 
+    pub fn selects_external(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.spec.external_workload_selector.as_ref().is_some_and(|s| s.selects(labels))
+    }
+
     /// Whether it is about this port of a pod whose named ports `named` looks up.
     pub fn is_port(&self, port: u16, named: impl Fn(&str) -> Option<u16>) -> bool {
         match &self.spec.port {

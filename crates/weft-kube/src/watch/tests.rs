@@ -30,6 +30,11 @@ fn stream(pieces: &[&str]) -> Response<AnswerBody> {
     Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(open)))))
 }
 
+/// A watch whose connection ends after these bytes.
+fn cut(bytes: &str) -> Response<AnswerBody> {
+    Response::new(Full::from(bytes.to_owned()).boxed())
+}
+
 /// `BoxBody` wants `Sync`; only ever polled through `&mut`.
 struct SyncStream<S>(std::pin::Pin<Box<S>>);
 impl<S: futures_util::Stream> futures_util::Stream for SyncStream<S> {
@@ -177,4 +182,24 @@ async fn the_return_of_the_server_is_noticed() {
     let asked = script.asked();
     assert_eq!(asked.len(), 3, "{asked:?}");
     assert!(asked[2].0.contains("resourceVersion=5"), "{asked:?}");
+}
+
+/// What was cut off in the middle of a line says nothing; the watch goes on from the last whole one.
+#[tokio::test(start_paused = true)]
+async fn half_a_line_is_no_news() {
+    let line = |name: &str, version: &str| {
+        serde_json::json!({"type": "ADDED", "object": service(name, version)}).to_string()
+    };
+    let (whole, half) = (line("a", "2"), line("b", "3"));
+    let (script, mut events, _) = run::<Service>(vec![
+        list("1", &[]),
+        cut(&format!("{whole}\n{}", &half[..half.len() / 2])),
+        stream(&[&half, "\n"]),
+    ]);
+    assert!(matches!(events.recv().await, Some(Event::Replaced(all)) if all.is_empty()));
+    for name in ["a", "b"] {
+        let Some(Event::Applied(service)) = events.recv().await else { panic!() };
+        assert_eq!(service.metadata.name, name);
+    }
+    assert!(script.asked()[2].0.contains("resourceVersion=2"), "{:?}", script.asked());
 }

@@ -1,0 +1,94 @@
+//! What the replica that leads writes into the API.
+
+use super::*;
+
+/// An ExternalWorkload becomes an endpoint of the Service that selects it, as soon as it is ready.
+#[tokio::test]
+async fn external_workloads_get_slices() {
+    let mesh = Mesh::start().await;
+    mesh.shop().await;
+    mesh.create(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "vm", "namespace": "shop"},
+            "spec": {"selector": {"app": "vm"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}),
+    )
+    .await;
+    let mut client = DestinationClient::new(mesh.channel(mesh.controller.addresses.destination).await);
+    mesh.create(json!({"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
+        "metadata": {"name": "vm-1", "namespace": "shop", "labels": {"app": "vm"}},
+        "spec": {"meshTLS": {"identity": "spiffe://root.example/vm", "serverName": "vm.example"},
+            "ports": [{"name": "http", "port": 8080}], "workloadIPs": [{"ip": "192.0.2.7"}]}}))
+        .await;
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+    let ready = |list: &Value, ready: bool| {
+        let items = list["items"].as_array().unwrap();
+        items.iter().any(|slice| {
+            slice["endpoints"][0]["targetRef"]["name"] == "vm-1"
+                && slice["endpoints"][0]["conditions"]["ready"] == ready
+        })
+    };
+    mesh.until(slices, |list| ready(list, false)).await;
+    let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Up",
+        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    mesh.patch("/apis/workload.linkerd.io/v1beta1/namespaces/shop/externalworkloads/vm-1/status", status)
+        .await;
+    mesh.until(slices, |list| ready(list, true)).await;
+    let get = GetDestination { path: "vm.shop.svc.cluster.local:80".to_owned(), ..Default::default() };
+    let mut updates = client.get(get).await.unwrap().into_inner();
+    loop {
+        if let update::Update::Add(set) = next(&mut updates).await.update.unwrap() {
+            assert_eq!(identity_of(&set.addrs[0]).as_deref(), Some("spiffe://root.example/vm"));
+            break;
+        }
+    }
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/linkerd-destination-endpoint-write";
+    mesh.until(lease, |lease| lease["spec"]["holderIdentity"] != "").await;
+    mesh.controller.stop().await;
+}
+
+/// F2: the change that explains the failure is still known after the controller was killed.
+#[tokio::test]
+async fn the_journal_outlives_the_controller() {
+    let server = ApiServer::new(Config::default()).unwrap();
+    let addr = server.spawn_on_loopback().await.unwrap();
+    let mesh = Mesh::on(&server, addr, addr).await;
+    mesh.shop().await;
+    mesh.patch("/api/v1/namespaces/shop", json!({"metadata": {"labels": {"mesh": "yes"}}})).await;
+    mesh.patch("/api/v1/namespaces/shop", json!({"metadata": {"labels": {"mesh": null}}})).await;
+    mesh.create(json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "shop"}, "spec": {"replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web", "image": "web:1"}]}}}}))
+        .await;
+    let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "web:2"}]}}}});
+    mesh.patch("/apis/apps/v1/namespaces/shop/deployments/web", image).await;
+    let path = "/api/v1/namespaces/linkerd/configmaps/weft-journal";
+    let written = timeout(LIMIT, async {
+        loop {
+            if let Ok(map) = api::get::<Value>(&mesh.client, path).await {
+                let text = map["data"]["entries.json"].as_str().unwrap_or_default().to_owned();
+                if text.contains("images web:1 to web:2") && text.contains("label mesh removed") {
+                    return;
+                }
+            }
+        }
+    });
+    assert!(written.await.is_ok(), "{:#?}", mesh.controller.store.journal.find("", 0));
+    let Mesh { controller, mut config, .. } = mesh;
+    drop(controller);
+
+    config.ports = Ports { destination: 0, policy: 0, identity: 0, webhook: 0, admin: 0 };
+    let next_one = Controller::bind(config, super::client(&server, addr).await).await.unwrap();
+    let known = timeout(LIMIT, async {
+        while !next_one
+            .store
+            .journal
+            .find("Namespace shop", 0)
+            .iter()
+            .any(|e| e.text.contains("(was \"yes\")"))
+        {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(known.await.is_ok());
+    next_one.stop().await;
+}
