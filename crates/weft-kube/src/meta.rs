@@ -29,7 +29,7 @@ pub struct Meta {
     pub labels: BTreeMap<String, String>,
     #[serde(deserialize_with = "our_annotations")]
     pub annotations: BTreeMap<String, String>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub owner_references: Vec<OwnerReference>,
     /// Who wrote the object last, as far as it says.
     #[serde(rename = "managedFields", deserialize_with = "last_writer")]
@@ -123,6 +123,15 @@ pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A list without room to grow: there are hundreds of thousands of them, and none does.
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let mut list: Vec<T> = nullable(deserializer)?;
+    list.shrink_to_fit();
+    Ok(list)
 }
 
 fn our_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {

@@ -1,6 +1,6 @@
 use crate::{
     kind::Kind,
-    meta::{Meta, nullable},
+    meta::{Meta, list, nullable},
 };
 use serde::Deserialize;
 
@@ -16,16 +16,16 @@ pub struct EndpointSlice {
     pub metadata: Meta,
     #[serde(deserialize_with = "nullable")]
     pub address_type: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub endpoints: Vec<EndpointAddress>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub ports: Vec<SlicePort>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointAddress {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub addresses: Vec<String>,
     #[serde(deserialize_with = "nullable")]
     pub conditions: Conditions,

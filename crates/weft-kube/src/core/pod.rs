@@ -1,7 +1,7 @@
 use super::service::IntOrString;
 use crate::{
     kind::Kind,
-    meta::{Meta, nullable},
+    meta::{Meta, list, nullable},
 };
 use serde::{Deserialize, Deserializer};
 use std::net::IpAddr;
@@ -25,9 +25,9 @@ pub struct PodSpec {
     pub host_network: bool,
     #[serde(deserialize_with = "nullable")]
     pub service_account_name: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub containers: Vec<Container>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub init_containers: Vec<Container>,
 }
 
@@ -35,9 +35,7 @@ pub struct PodSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
     pub name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub image: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub ports: Vec<ContainerPort>,
     /// Only the variables that anybody here reads: an injected proxy has dozens.
     #[serde(deserialize_with = "known_env")]
@@ -95,7 +93,7 @@ pub struct PodStatus {
     pub phase: String,
     #[serde(rename = "podIP", deserialize_with = "nullable")]
     pub pod_ip: String,
-    #[serde(rename = "podIPs", deserialize_with = "nullable")]
+    #[serde(rename = "podIPs", deserialize_with = "list")]
     pub pod_ips: Vec<PodIp>,
     #[serde(rename = "hostIP", deserialize_with = "nullable")]
     pub host_ip: String,
