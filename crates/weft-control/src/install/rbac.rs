@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     authority::{ISSUER_SECRET, ROOTS_CONFIG_MAP},
+    journal::keep::CONFIG_MAP as JOURNAL,
     trust_roots::NAMESPACE_ROOTS,
 };
 use serde_json::{Value, json};
@@ -64,9 +65,13 @@ fn cluster_rules() -> Value {
     let statuses = |group: &str, kinds: &[&str]| json!({"apiGroups": [group], "resources": status(kinds), "verbs": ["patch"]});
     json!([
         rule("", &["namespaces", "nodes", "pods", "services"], &read),
-        rule("discovery.k8s.io", &["endpointslices"], &read),
-        rule("apps", &["replicasets"], &read),
+        // Those of ExternalWorkloads are written.
+        rule("discovery.k8s.io", &["endpointslices"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("apps", &["replicasets", "deployments", "statefulsets", "daemonsets"], &read),
         rule("batch", &["jobs"], &read),
+        // For the journal.
+        rule("networking.k8s.io", &["networkpolicies"], &read),
+        rule("multicluster.linkerd.io", &["links"], &read),
         rule("linkerd.io", &["serviceprofiles"], &read),
         rule("workload.linkerd.io", &["externalworkloads"], &read),
         rule("policy.linkerd.io", &POLICY_KINDS, &read),
@@ -103,6 +108,8 @@ fn own_rules() -> Value {
         // Names cannot restrict what is created.
         rule("", &["secrets"], &["create"]),
         named("", &["configmaps"], &[ROOTS_CONFIG_MAP, "linkerd-config"], &read),
+        named("", &["configmaps"], &[JOURNAL], &["get", "patch"]),
+        rule("", &["configmaps"], &["create"]),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "patch"]),
     ])
 }
