@@ -413,6 +413,15 @@ codes! {
     NotRunning = "NOD-006", blame: Operator, retry: Never, http: 404, grpc: NotFound,
         says: "no mesh of this name runs here",
         remedy: "Start one with `weft up DIR`.";
+    RedirectForbidden = "NOD-007", blame: Operator, retry: Never, http: 500, grpc: Internal,
+        says: "the kernel does not let this process set the rules that redirect traffic to the proxy",
+        remedy: "Grant the capabilities NET_ADMIN and NET_RAW (linkerd-init has them as injected; a pod security level may take them away), or use the CNI plugin, which needs no capability in the pod.";
+    RedirectUnsupported = "NOD-008", blame: Operator, retry: Never, http: 500, grpc: Internal,
+        says: "no way to redirect traffic to the proxy works on this machine",
+        remedy: "The chain says what each way failed with. Load the kernel modules nf_tables, nft_chain_nat and nft_redir (or iptable_nat, xt_REDIRECT and, for IPv6, ip6table_nat), or install iptables and name it with --firewall-bin-path.";
+    NetworkNotRedirected = "NOD-009", blame: Operator, retry: SameEndpoint, http: 503, grpc: Unavailable,
+        says: "this pod's connections do not lead to its proxy's port, so that it would run outside the mesh",
+        remedy: "The CNI plugin did not set this pod's rules: check that weft-cni runs on this node and stands in the first CNI configuration, then delete the pod.";
 
     // --- CLU: between clusters
     NotAGateway = "CLU-001", blame: Operator, retry: Never, http: 404, grpc: NotFound,

@@ -52,6 +52,8 @@ impl Fresh {
 pub struct Enter<'a> {
     /// A pod's namespaces to join.
     pub pod: Option<&'a PodNamespaces>,
+    /// A network namespace to join, as a file such as `/var/run/netns/NAME`.
+    pub net: Option<BorrowedFd<'a>>,
     /// A process, by pidfd, whose namespaces (net, UTS, IPC, mount, pid) to join.
     pub process: Option<BorrowedFd<'a>>,
     pub fresh: Option<Fresh>,
@@ -65,6 +67,10 @@ pub fn enter<T: Send>(enter: Enter<'_>, work: impl FnOnce() -> io::Result<T> + S
     let on_thread = || -> Result<T, Fault> {
         if let Some(pod) = enter.pod {
             pod.join().map_err(|e| unable("join a pod's namespaces", e))?;
+        }
+        if let Some(net) = enter.net {
+            move_into_link_name_space(net, Some(LinkNameSpaceType::Network))
+                .map_err(|e| unable("join a network namespace", e))?;
         }
         if let Some(process) = enter.process {
             // A thread that shares its root directory with others may not change its mount namespace.

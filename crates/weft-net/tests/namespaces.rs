@@ -16,7 +16,7 @@ use weft_net::{
         route::{LOOPBACK, PeerNamespace, Route, VethPair},
     },
     process::Pidfd,
-    redirect::{Redirect, apply},
+    redirect::{Redirect, nft::apply},
 };
 
 const DEADLINE: Duration = Duration::from_secs(10);

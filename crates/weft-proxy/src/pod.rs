@@ -44,7 +44,7 @@ const PROGRAMS: [Program; 3] = [
         run: init::run,
     },
     Program {
-        names: &["network-validator"],
+        names: &["network-validator", "validate-network"],
         says: "Proves that outgoing connections are redirected; ends with status 95 if they are not.",
         flags: validate::FLAGS,
         run: validate::run,
@@ -76,7 +76,7 @@ pub fn run(args: &[String]) -> Option<ExitCode> {
     Some(match (program.run)(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Ended { code, fault }) => {
-            eprintln!("{fault:?}");
+            eprintln!("{fault:?}\n→ {}", fault.code().remedy());
             ExitCode::from(code)
         }
     })

@@ -10,7 +10,7 @@ use std::{
 pub(crate) fn run(words: &[&str]) -> ExitCode {
     let done = match words {
         ["serve", port, text] => serve(port, text),
-        ["redirect"] => weft_net::redirect::apply(&Default::default()).map_err(|e| e.error),
+        ["redirect"] => weft_net::redirect::nft::apply(&Default::default()).map_err(|e| e.error),
         ["get", address] => get(address).map(|text| println!("{text}")),
         other => Err(std::io::Error::other(format!("unknown: {other:?}"))),
     };

@@ -105,6 +105,7 @@ pub enum Reject {
 #[derive(Clone, Debug, Default)]
 pub struct Rule {
     expressions: Attrs,
+    comment: Option<String>,
 }
 
 impl Rule {
@@ -116,6 +117,14 @@ impl Rule {
         self.expressions.nest(1, |e| {
             e.attr(1, &zero_ended(name)).nest(2, fill);
         });
+        self
+    }
+
+    /// What listings show beside the rule; at most 127 bytes are kept.
+    pub fn comment(mut self, comment: &str) -> Self {
+        const LONGEST: usize = 127;
+        let end = comment.floor_char_boundary(LONGEST);
+        self.comment = Some(comment[..end].to_owned());
         self
     }
 
@@ -319,12 +328,26 @@ pub struct Table {
 impl Table {
     /// Begins with an empty table.
     pub fn replace(family: Family, name: &str) -> Self {
+        let mut table = Table::remove(family, name);
+        table.table_message("add a table", NEWTABLE);
+        table
+    }
+
+    /// Removes a table, which need not exist.
+    pub fn remove(family: Family, name: &str) -> Self {
         let mut table = Table { family, name: name.to_string(), messages: Vec::new(), sets: 0 };
         // Added first so that the deletion cannot fail.
         table.table_message("add a table", NEWTABLE);
         table.table_message("delete a table", DELTABLE);
-        table.table_message("add a table", NEWTABLE);
         table
+    }
+
+    /// In the same transaction, [`Table::replace`]s the table of the same name in another family.
+    pub fn then_replace(mut self, family: Family) -> Self {
+        let next = Table::replace(family, &self.name);
+        self.messages.extend(next.messages);
+        self.family = family;
+        self
     }
 
     fn table_message(&mut self, step: &'static str, operation: u16) {
@@ -363,6 +386,12 @@ impl Table {
         let mut m = self.message("add a rule", NEWRULE, NLM_F_CREATE | NLM_F_APPEND);
         m.attr(1, &zero_ended(&self.name)).attr(2, &zero_ended(chain));
         m.nest(4, |e| *e = rule.expressions);
+        if let Some(comment) = rule.comment {
+            // NFTA_RULE_USERDATA holds type, length, value; type 0 is a comment, ended by a zero byte.
+            let mut user = vec![0, u8::try_from(comment.len() + 1).expect("`Rule::comment` bounds it")];
+            user.extend(zero_ended(&comment));
+            m.attr(7, &user);
+        }
         self.messages.push(m);
         self
     }
@@ -487,6 +516,18 @@ impl NftSocket {
     /// Applies the table, wholly or not at all.
     pub fn apply(&mut self, table: &Table) -> Result<(), NetlinkError> {
         self.0.send_batch(&table.messages)
+    }
+
+    /// Whether a table of this name is there.
+    pub fn has_table(&mut self, family: Family, name: &str) -> Result<bool, NetlinkError> {
+        const GETTABLE: u16 = 0x0a01;
+        let mut m = Message::new("find a table", GETTABLE, 0, &[family as u8, 0, 0, 0]);
+        m.attr(1, &zero_ended(name));
+        match self.0.ask(&m) {
+            Ok(_) => Ok(true),
+            Err(e) if e.absent() => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Forgets the UDP flows to `destination`, so that the next datagram takes the present rules. A flow that is

@@ -180,7 +180,7 @@ impl RouteSocket {
 
 impl Socket {
     /// Asks for one thing.
-    fn ask(&mut self, message: &Message) -> Result<Answer, NetlinkError> {
+    pub(super) fn ask(&mut self, message: &Message) -> Result<Answer, NetlinkError> {
         self.seq = self.seq.wrapping_add(1);
         let mut bytes = Vec::new();
         message.write(self.seq, 0, &mut bytes);

@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        assert!(format!("{:?}", parse(&["--prot", "1"]).unwrap_err()).contains("--port"));
+        assert!(format!("{:?}", parse(&["--porr", "1"]).unwrap_err()).contains("--port"));
         assert!(parse(&["--port"]).is_err());
         assert!(parse(&["loose"]).is_err());
         let flags = parse(&["--port=x", "--list=1,y"]).unwrap();

@@ -4,9 +4,15 @@ use super::{
     Ended,
     flags::{Flag, Flags, bad, flag},
 };
-use std::fs;
+use std::{fs, fs::File, os::fd::AsFd as _, path::PathBuf};
 use weft_fault::{Code, Fault, Phase};
-use weft_net::redirect::{self, Redirect};
+use weft_net::{
+    namespace::{Enter, enter},
+    redirect::{
+        Redirect,
+        set_up::{Backend, Done, Mode, backends, describe, set_up},
+    },
+};
 
 const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 const PORTS: &str = "ports and ranges such as 80,8000-8010";
@@ -15,7 +21,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("incoming-proxy-port", "PORT", "the proxy's inbound port [4143]").short('p'),
     flag("outgoing-proxy-port", "PORT", "the proxy's outbound port [4140]").short('o'),
     flag("proxy-uid", "UID", "user whose connections are the proxy's own [2102]").short('u'),
-    flag("proxy-gid", "GID", "group whose connections are the proxy's own").short('g'),
+    flag("proxy-gid", "GID", "group whose connections are the proxy's own; none if negative").short('g'),
     flag("ports-to-redirect", "PORTS", "redirect only these incoming ports").short('r'),
     flag("inbound-ports-to-ignore", "PORTS", "incoming ports that reach the application directly"),
     flag("outbound-ports-to-ignore", "PORTS", "ports that the application reaches directly"),
@@ -25,46 +31,81 @@ pub(super) const FLAGS: &[Flag] = &[
         "SECONDS",
         "kernel's timeout of CLOSE_WAIT; needs a privileged container",
     ),
-    flag("simulate", "", "only say what would be redirected"),
-    flag("ipv6", "", "both families are always redirected; taken for Linkerd's sake"),
-    flag("use-wait-flag", "", "without effect: there is no lock of iptables to wait for").short('w'),
-    flag("iptables-mode", "MODE", "without effect: rules are set over netlink"),
-    flag("firewall-bin-path", "PATH", "without effect, likewise"),
-    flag("firewall-save-bin-path", "PATH", "without effect, likewise"),
+    flag("simulate", "", "print the rules instead of setting them"),
+    flag("netns", "FILE", "network namespace to work in; the process's own without it"),
+    flag("ipv6", "", "--ipv6=false leaves IPv6 alone"),
+    flag("use-wait-flag", "", "without effect: the lock of iptables is always waited for, for 10s")
+        .short('w'),
+    flag(
+        "iptables-mode",
+        "MODE",
+        "what is tried first: nft (netlink, then programs), plain or legacy (programs, then netlink) [nft]",
+    ),
+    flag(
+        "firewall-bin-path",
+        "FILE",
+        "the iptables program to use, and no other way; ip6tables lies beside it",
+    ),
+    flag("firewall-save-bin-path", "FILE", "without effect: the program itself tells which rules are there"),
     flag("log-level", "LEVEL", "without effect: there is one line"),
     flag("log-format", "FORMAT", "without effect, likewise"),
 ];
 
 pub(super) fn run(flags: &Flags) -> Result<(), Ended> {
     let redirect = wanted(flags)?;
-    let timeout: Option<u32> = flags.value("timeout-close-wait-secs", "a number of seconds")?;
+    let usage = |fault| Ended { code: super::EXIT_USAGE, fault };
+    let timeout: u32 =
+        flags.value("timeout-close-wait-secs", "a number of seconds").map_err(usage)?.unwrap_or(0);
+    let mode: Mode = flags.value("iptables-mode", "nft, plain or legacy").map_err(usage)?.unwrap_or_default();
+    let program = flags.text("firewall-bin-path").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let ways = backends(mode, program, &path).map_err(usage)?;
     if flags.is_set("simulate") {
-        println!("would set {redirect:?}");
+        if let Some(first) = ways.first() {
+            print!("# by {first}\n{}", describe(&redirect, first));
+        }
         return Ok(());
     }
-    if let Some(seconds) = timeout.filter(|seconds| *seconds > 0) {
-        fs::write(CLOSE_WAIT, seconds.to_string()).map_err(|e| {
+    let done = match flags.text("netns") {
+        None => here(&redirect, &ways, timeout)?,
+        Some(file) => {
+            let net = File::open(file).map_err(|e| {
+                usage(bad("netns", file, "the file of a network namespace").in_phase(Phase::Start).because(e))
+            })?;
+            enter(Enter { net: Some(net.as_fd()), ..Enter::default() }, || {
+                Ok(here(&redirect, &ways, timeout))
+            })??
+        }
+    };
+    for fault in &done.passed_over {
+        eprintln!("passed over: {fault:?}");
+    }
+    println!(
+        "redirecting incoming TCP to port {} and outgoing TCP to port {}, except of uid {}, by {}",
+        redirect.incoming_proxy_port,
+        redirect.outgoing_proxy_port,
+        redirect.proxy_uid.unwrap_or_default(),
+        done.backend
+    );
+    Ok(())
+}
+
+/// Works in the calling thread's network namespace, which `/proc/sys/net` shows, too.
+fn here(redirect: &Redirect, ways: &[Backend], timeout: u32) -> Result<Done, Fault> {
+    let done = set_up(redirect, ways)?;
+    if timeout > 0 {
+        fs::write(CLOSE_WAIT, timeout.to_string()).map_err(|e| {
             Fault::new(Code::HostUnable)
                 .in_phase(Phase::Start)
-                .about(CLOSE_WAIT)
-                .fact("needs", "privileged")
+                .fact("step", format!("write {CLOSE_WAIT}"))
+                .fact(
+                    "setting",
+                    "run linkerd-init privileged and as root, or leave out --timeout-close-wait-secs",
+                )
                 .because(e)
         })?;
     }
-    redirect::apply(&redirect).map_err(|e| {
-        Fault::new(Code::HostUnable)
-            .in_phase(Phase::Start)
-            .about("the redirect")
-            .fact("needs", "NET_ADMIN")
-            .because(e)
-    })?;
-    println!(
-        "redirecting incoming TCP to port {} and outgoing TCP to port {}, except of uid {}",
-        redirect.incoming_proxy_port,
-        redirect.outgoing_proxy_port,
-        redirect.proxy_uid.unwrap_or_default()
-    );
-    Ok(())
+    Ok(done)
 }
 
 fn wanted(flags: &Flags) -> Result<Redirect, Ended> {
@@ -74,16 +115,21 @@ fn wanted(flags: &Flags) -> Result<Redirect, Ended> {
         let port = flags.value(name, "a port").map_err(usage)?.unwrap_or(default);
         if port == 0 { Err(usage(bad(name, "0", "a port"))) } else { Ok(port) }
     };
+    let gid = match flags.text("proxy-gid") {
+        Some(text) if text.trim().starts_with('-') => None,
+        _ => flags.value("proxy-gid", "a group's number").map_err(usage)?,
+    };
     Ok(Redirect {
         incoming_proxy_port: port("incoming-proxy-port", default.incoming_proxy_port)?,
         outgoing_proxy_port: port("outgoing-proxy-port", default.outgoing_proxy_port)?,
         proxy_uid: flags.value("proxy-uid", "a user's number").map_err(usage)?.or(default.proxy_uid),
-        proxy_gid: flags.value("proxy-gid", "a group's number").map_err(usage)?,
+        proxy_gid: gid,
         proxy_mark: None,
         ports_to_redirect: flags.list("ports-to-redirect", PORTS).map_err(usage)?,
         inbound_ports_to_ignore: flags.list("inbound-ports-to-ignore", PORTS).map_err(usage)?,
         outbound_ports_to_ignore: flags.list("outbound-ports-to-ignore", PORTS).map_err(usage)?,
         subnets_to_ignore: flags.list("subnets-to-ignore", "networks such as 10.0.0.0/8").map_err(usage)?,
+        ipv6: flags.value("ipv6", "true or false").map_err(usage)?.unwrap_or(default.ipv6),
     })
 }
 
@@ -91,9 +137,12 @@ fn wanted(flags: &Flags) -> Result<Redirect, Ended> {
 mod tests {
     use super::*;
 
+    fn flags(text: &str) -> Result<Flags, Fault> {
+        Flags::parse(FLAGS, &text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
     fn of(text: &str) -> Result<Redirect, Ended> {
-        let args: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        wanted(&Flags::parse(FLAGS, &args)?)
+        wanted(&flags(text)?)
     }
 
     #[test]
@@ -107,8 +156,29 @@ mod tests {
         assert_eq!(read.inbound_ports_to_ignore.len(), 3);
         assert_eq!((read.proxy_uid, read.proxy_gid), (Some(2102), Some(7)));
         assert_eq!(read.subnets_to_ignore.len(), 1);
+        assert!(read.ipv6);
+        assert!(of("--ipv6=false --proxy-gid=-1").is_ok_and(|r| !r.ipv6 && r.proxy_gid.is_none()));
         for wrong in ["-p 0", "-p 70000", "--inbound-ports-to-ignore 9-8", "--subnets-to-ignore 10.0.0.0"] {
             assert!(of(wrong).is_err_and(|ended| ended.code == super::super::EXIT_USAGE), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_before_anything_is_done() {
+        for (text, name) in [
+            ("--iptables-mode best", "--iptables-mode"),
+            ("--firewall-bin-path /sbin/nft", "--firewall-bin-path"),
+            ("--netns /nowhere/netns", "--netns"),
+        ] {
+            let flags = flags(text).unwrap_or_else(|fault| panic!("{fault:?}"));
+            let ended = run(&flags).err().unwrap_or_else(|| panic!("{text} is taken"));
+            assert_eq!((ended.code, ended.fault.code()), (super::super::EXIT_USAGE, Code::BadFlag), "{text}");
+            assert!(ended.fault.to_string().contains(name), "{}", ended.fault);
+        }
+        // A program that is not there is no mistake in the flag's form.
+        let flags =
+            flags("--firewall-bin-path /nowhere/iptables").unwrap_or_else(|fault| panic!("{fault:?}"));
+        let ended = run(&flags).err().unwrap_or_else(|| panic!("it worked"));
+        assert_eq!((ended.code, ended.fault.code()), (1, Code::RedirectUnsupported));
     }
 }

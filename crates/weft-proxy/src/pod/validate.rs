@@ -66,13 +66,11 @@ pub(super) fn run(flags: &Flags) -> Result<(), Ended> {
         }
         thread::sleep(PAUSE.min(left));
     }
-    let fault = Fault::new(Code::HostUnable)
+    let fault = Fault::new(Code::NetworkNotRedirected)
         .in_phase(Phase::Start)
-        .about("the redirect")
         .fact("connect", connect)
         .fact("listen", listen)
-        .fact("last", last)
-        .fact("look-at", "the CNI plugin of this machine");
+        .fact("last", last);
     Err(Ended { code: EXIT_NOT_REDIRECTED, fault })
 }
 
@@ -122,7 +120,7 @@ mod tests {
         });
         let ended =
             run_with(free(), connect, "300ms").err().unwrap_or_else(|| panic!("it was called redirected"));
-        assert_eq!(ended.code, EXIT_NOT_REDIRECTED);
+        assert_eq!((ended.code, ended.fault.code()), (EXIT_NOT_REDIRECTED, Code::NetworkNotRedirected));
         assert!(format!("{:?}", ended.fault).contains("somebody else"));
     }
 }
