@@ -8,6 +8,7 @@ mod code;
 mod edges;
 mod faults;
 mod modules;
+mod raised;
 mod repo;
 mod steps;
 mod style;
@@ -55,6 +56,7 @@ fn complaints(repo: &Repo) -> Result<Vec<String>> {
     let mut found = edges::check(repo)?;
     found.extend(faults::check(repo)?);
     found.extend(cases::check(repo));
+    found.extend(raised::check(repo));
     found.extend(steps::check(repo));
     found.extend(style::check(repo));
     Ok(found)

@@ -309,7 +309,7 @@ codes! {
         remedy: "Send less, or raise the HTTPLocalRateLimitPolicy.";
     QueueTimeout = "LIM-003", blame: Mesh, retry: OtherEndpoint, http: 504, grpc: Unavailable,
         says: "waited too long for an endpoint to become ready",
-        remedy: "The chain says what the endpoints are doing.";
+        remedy: "Reserved, and not raised: a wait that ran out is told by what it waited for (`UPS-003`, `LIM-006`).";
     Draining = "LIM-004", blame: Operator, retry: OtherEndpoint, http: 503, grpc: Unavailable,
         says: "the proxy is shutting down",
         remedy: "Intended: the pod is being deleted.";

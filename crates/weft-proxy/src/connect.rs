@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{io::AsyncWriteExt, time::sleep_until};
+use tokio::{io::AsyncWriteExt, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{identity::Identity, outbound::Http2Client};
@@ -180,7 +180,7 @@ pub(crate) async fn dial(
     let mut attempt = AbortOnDropHandle::new(tokio::task::spawn_local(attempt));
     let fault = tokio::select! {
         biased;
-        () = sleep_until(deadline.into()) => {
+        () = sleep(target.limit) => {
             let fault = overrun(target, step.get(), begun, deadline);
             if matches!(step.get(), Step::Tcp) && !target.way.listens.replace(true) {
                 let target = target.clone();

@@ -63,9 +63,12 @@ pub fn protocol(bytes: &[u8]) -> Option<&'static str> {
     detect::sniff(bytes).map(detect::Protocol::as_str)
 }
 
+/// The largest head, where no configuration says otherwise.
+const HEAD: usize = 64 * 1024;
+
 /// Where the head at the start of `bytes` ends, of which the first `seen` were looked at before.
 pub fn head_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, Fault> {
-    head::end(bytes, seen).map_err(head::Bad::request)
+    head::end(bytes, seen, HEAD).map_err(head::Bad::request)
 }
 
 /// The request's head at the start of `bytes`; `None`: it is not whole.
@@ -79,7 +82,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<Head<Request<()>>>, Fault> {
 /// The response's head at the start of `bytes`, in answer to a request of method `to`.
 pub fn response(bytes: &[u8], to: &Method) -> Result<Option<Head<Response<()>>>, Fault> {
     let fault = |bad: head::Bad| bad.fault(Code::UpstreamNotHttp, Phase::ResponseHeaders);
-    let Some(length) = head::end(bytes, 0).map_err(fault)? else { return Ok(None) };
+    let Some(length) = head::end(bytes, 0, HEAD).map_err(fault)? else { return Ok(None) };
     let read = head::response(&Bytes::copy_from_slice(&bytes[..length]), to).map_err(fault)?;
     let head::ResponseHead { response, framing, keep_alive } = read;
     Ok(Some(Head { length, message: response, framing: Framing::read(framing), keep_alive }))

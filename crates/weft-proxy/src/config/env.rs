@@ -59,6 +59,7 @@ pub(super) fn read(vars: &mut Vars<'_>) -> Option<Config> {
     let shutdown_grace = vars.duration("SHUTDOWN_GRACE_PERIOD");
     let log = log(vars);
     let metrics_retain_idle = vars.duration("METRICS_RETAIN_IDLE");
+    let max_head = max_head(vars);
     Some(Config {
         inbound: inbound?,
         outbound: outbound?,
@@ -76,6 +77,7 @@ pub(super) fn read(vars: &mut Vars<'_>) -> Option<Config> {
         access_log,
         trace,
         metrics_retain_idle: metrics_retain_idle?,
+        max_head: max_head?,
         warnings,
     })
 }
@@ -162,6 +164,7 @@ fn outbound(vars: &mut Vars<'_>, workers: usize) -> Option<Outbound> {
     let ingress_mode = vars.flag("INGRESS_MODE");
     let loopback = vars.flag("WEFT_OUTBOUND_LOOPBACK");
     let weft_http1 = vars.flag("OUTBOUND_WEFT_HTTP1");
+    let resend = vars.flag("WEFT_OUTBOUND_RESEND");
     let informational = vars.flag("OUTBOUND_DISABLE_INFORMATIONAL_HEADERS").or(ingress_mode);
     let hostname_labels = vars.flag("OUTBOUND_METRICS_HOSTNAME_LABELS");
     let h2 = http2(vars, "OUTBOUND");
@@ -183,10 +186,22 @@ fn outbound(vars: &mut Vars<'_>, workers: usize) -> Option<Outbound> {
         ingress_mode: ingress_mode?,
         loopback: loopback?,
         weft_http1: weft_http1?,
+        resend: resend?,
         informational_headers: !informational?,
         hostname_labels: hostname_labels?,
         h2,
     })
+}
+
+/// HTTP/2 says it in 32 bits; and each connection may make the proxy keep one head.
+const HEADS: std::ops::RangeInclusive<usize> = 8 * 1024..=16 * 1024 * 1024;
+
+fn max_head(vars: &mut Vars<'_>) -> Option<usize> {
+    let bytes = vars.number::<usize>("WEFT_MAX_HEAD_BYTES")?;
+    if !HEADS.contains(&bytes) {
+        vars.reject("WEFT_MAX_HEAD_BYTES", &bytes.to_string(), "8192 to 16777216");
+    }
+    Some(bytes)
 }
 
 fn sockets(vars: &mut Vars<'_>, side: &str) -> Sockets {

@@ -14,7 +14,7 @@ mod tests;
 
 pub use table::page;
 
-use crate::control::lookup::Limits;
+use crate::{control::lookup::Limits, http::server};
 use ipnet::IpNet;
 use std::{collections::BTreeSet, net::IpAddr, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use weft_fault::Fault;
@@ -41,6 +41,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     pub trace: Option<Trace>,
     pub metrics_retain_idle: Duration,
+    /// The largest head of a message and the largest header list, of either version and at either end.
+    pub max_head: usize,
     /// What whoever set the variables should know; told once, when there is a log.
     pub warnings: Vec<String>,
 }
@@ -103,6 +105,8 @@ pub struct Outbound {
     pub loopback: bool,
     /// HTTP/1 goes to another weft proxy as it is.
     pub weft_http1: bool,
+    /// Requests that were sent are sent again where that is certain to do no harm.
+    pub resend: bool,
     pub informational_headers: bool,
     /// Metrics carry the host name of requests.
     pub hostname_labels: bool,
@@ -236,6 +240,14 @@ pub(crate) fn is_under(host: &str, suffix: &str) -> bool {
 }
 
 impl Config {
+    pub(crate) fn inbound_server(&self) -> server::Settings<'_> {
+        server::Settings { max_head: self.max_head, h2: &self.inbound.h2 }
+    }
+
+    pub(crate) fn outbound_server(&self) -> server::Settings<'_> {
+        server::Settings { max_head: self.max_head, h2: &self.outbound.h2 }
+    }
+
     /// Reads the process's environment. All mistakes are returned together.
     pub fn from_env() -> Result<Config, Vec<Fault>> {
         let mut config = Config::from_lookup(|name| std::env::var_os(name))?;

@@ -202,7 +202,9 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
         "Queues and pools",
         group! {
             "{IN,OUT}BOUND_HTTP_QUEUE_CAPACITY" Number, "10000", "Requests that may wait for a connection or an endpoint. Inbound: without effect, since a request waits for its own connection only, and no longer than `INBOUND_CONNECT_TIMEOUT`";
-            "INBOUND_HTTP_FAILFAST_TIMEOUT" Duration, "1s", "Without effect: see `INBOUND_HTTP_QUEUE_CAPACITY`";
+            "INBOUND_HTTP_FAILFAST_TIMEOUT" Duration, "1s", "How long a request may wait for its turn to connect to the application";
+            "WEFT_MAX_HEAD_BYTES" Number, "65536", "weft's own. The largest head of a message over HTTP/1 and the largest header list over HTTP/2, from clients and from servers, both sides; 8192 to 16777216";
+            "WEFT_OUTBOUND_RESEND" Flag, "true", "weft's own. A request that was sent is sent again where the server says that it did not begin with it, or where it died without a byte of an answer and the method is idempotent; false: never, but for a route's own retries";
             "OUTBOUND_HTTP_FAILFAST_TIMEOUT" Duration, "3s", "How long a request may wait for an endpoint, and a connection for discovery";
             "OUTBOUND_TCP_QUEUE_CAPACITY" Number, "10000", "Opaque connections that may wait for an endpoint";
             "OUTBOUND_TCP_FAILFAST_TIMEOUT" Duration, "3s", "How long an opaque connection may wait for an endpoint";
@@ -236,7 +238,7 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "{IN,OUT}BOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT" Duration, "", "… and close when the answer is later than this";
             "{IN,OUT}BOUND_SERVER_HTTP2_MAX_CONCURRENT_STREAMS" Number, "", "Streams that a client may have open";
             "{IN,OUT}BOUND_SERVER_HTTP2_MAX_FRAME_SIZE" Number, "", "The largest frame accepted";
-            "{IN,OUT}BOUND_SERVER_HTTP2_MAX_HEADER_LIST_SIZE" Number, "", "The largest header list accepted";
+            "{IN,OUT}BOUND_SERVER_HTTP2_MAX_HEADER_LIST_SIZE" Number, "", "The largest header list accepted; without it, `WEFT_MAX_HEAD_BYTES`";
             "{IN,OUT}BOUND_SERVER_HTTP2_MAX_PENDING_ACCEPT_RESET_STREAMS" Number, "", "Streams that were reset before they were served; more end the connection";
             "{IN,OUT}BOUND_SERVER_HTTP2_MAX_SEND_BUF_SIZE" Number, "", "Bytes of a stream that wait to be sent";
         },

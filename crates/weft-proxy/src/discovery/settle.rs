@@ -115,13 +115,7 @@ impl Settling {
         self.open.insert(endpoint.addr);
         let remembered = self.cx.memory.lock().recall(endpoint, Instant::now());
         if self.told.insert(endpoint.addr) {
-            let (code, use_) = match &remembered {
-                Some(_) => (Code::MeshedBefore, "its known identity stays in force"),
-                None if self.cx.confirmer.is_weft() => {
-                    (Code::IdentityUnknown, "it is not dialled until it is known")
-                }
-                None => (Code::IdentityUnknown, "it is dialled in plaintext, and asked about again"),
-            };
+            let (code, use_) = told(remembered.is_some(), self.cx.confirmer.is_weft());
             let reason = match &endpoint.identity {
                 PeerIdentity::Unknown(why) => why.as_str(),
                 _ => "",
@@ -228,6 +222,15 @@ impl Settling {
     }
 }
 
+/// What is said of an address in the cluster without an identity, and what is done with it.
+fn told(remembered: bool, asks_weft: bool) -> (Code, &'static str) {
+    match (remembered, asks_weft) {
+        (true, _) => (Code::MeshedBefore, "its known identity stays in force"),
+        (false, true) => (Code::IdentityUnknown, "it is not dialled until it is known"),
+        (false, false) => (Code::IdentityUnknown, "it is dialled in plaintext, and asked about again"),
+    }
+}
+
 fn with_identity(endpoint: &Endpoint, identity: PeerIdentity) -> Arc<Endpoint> {
     Arc::new(Endpoint { identity, ..endpoint.clone() })
 }
@@ -249,5 +252,20 @@ pub(crate) fn confirmed(response: weft_wire::mesh::ConfirmResponse) -> Confirmed
                 _ => Confirmed::Unknown,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_identity_outlives_an_answer_without_one_and_the_log_says_so() {
+        assert_eq!(told(true, true).0, Code::MeshedBefore);
+        assert_eq!(told(true, false).0, Code::MeshedBefore);
+        let (code, use_) = told(false, false);
+        assert_eq!((code, use_.contains("plaintext")), (Code::IdentityUnknown, true));
+        let (code, use_) = told(false, true);
+        assert_eq!((code, use_.contains("not dialled")), (Code::IdentityUnknown, true));
     }
 }

@@ -1,23 +1,33 @@
 //! HTTP/2 towards a server: one connection's handshake, and what its errors mean.
 
-use super::{MAX_HEAD, OnWorker, body::Body, server};
+use super::{
+    OnWorker,
+    alive::{Alive, Pulse},
+    body::Body,
+    server,
+};
 use crate::{connect::Role, io::Io};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, rc::Rc, time::Duration};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::outbound::{Http2Client, Http2Windows};
 
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// A peer that does not answer pings while requests are under way is gone. Longer than a starved peer needs.
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_LIMIT: Duration = Duration::from_secs(20);
+/// A peer that answers no PING is gone: its streams end within 20 seconds, and an idle connection does not stay in the pool.
+/// The limit is longer than a starved peer needs.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_LIMIT: Duration = Duration::from_secs(8);
 
 /// Starts HTTP/2 on a new connection and drives it in a task of its own.
-pub(crate) async fn http2(io: Io, asked: &Http2Client) -> Result<http2::SendRequest<Body>, hyper::Error> {
+pub(crate) async fn http2(
+    io: Io,
+    asked: &Http2Client,
+    max_head: usize,
+) -> Result<(http2::SendRequest<Body>, Rc<Pulse>), hyper::Error> {
     let mut builder = http2::Builder::new(OnWorker);
-    builder.timer(TokioTimer::new()).max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
+    builder.timer(TokioTimer::new()).max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX));
     match asked.windows {
         Some(Http2Windows::Adaptive) => builder.adaptive_window(true),
         Some(Http2Windows::Fixed { stream, connection }) => builder
@@ -29,7 +39,7 @@ pub(crate) async fn http2(io: Io, asked: &Http2Client) -> Result<http2::SendRequ
     };
     let (interval, timeout, while_idle) = match asked.keep_alive {
         Some(alive) => (alive.interval, alive.timeout.unwrap_or(PING_LIMIT), alive.while_idle),
-        None => (PING_EVERY, PING_LIMIT, false),
+        None => (PING_EVERY, PING_LIMIT, true),
     };
     builder.keep_alive_interval(interval).keep_alive_timeout(timeout).keep_alive_while_idle(while_idle);
     let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
@@ -42,11 +52,12 @@ pub(crate) async fn http2(io: Io, asked: &Http2Client) -> Result<http2::SendRequ
     if let Some(bytes) = asked.max_send_buffer_bytes {
         builder.max_send_buf_size(size(bytes));
     }
-    let (sender, connection) = builder.handshake(TokioIo::new(io)).await?;
+    let (alive, pulse) = Alive::new(io);
+    let (sender, connection) = builder.handshake(TokioIo::new(alive)).await?;
     tokio::task::spawn_local(async move {
         let _ended = connection.await;
     });
-    Ok(sender)
+    Ok((sender, pulse))
 }
 
 /// A request that was written and not answered.

@@ -13,6 +13,7 @@ pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const CONTINUATION: u8 = 9;
 
@@ -89,6 +90,19 @@ fn parse(head: [u8; HEAD]) -> FrameHead {
         flags,
         stream: u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]),
     }
+}
+
+/// PING (RFC 9113, 6.7).
+pub(crate) const fn ping(payload: [u8; 8]) -> [u8; HEAD + 8] {
+    let mut frame = [0; HEAD + 8];
+    frame[2] = 8;
+    frame[3] = PING;
+    let mut at = 0;
+    while at < payload.len() {
+        frame[HEAD + at] = payload[at];
+        at += 1;
+    }
+    frame
 }
 
 /// GOAWAY with an error code (RFC 9113, 6.8).

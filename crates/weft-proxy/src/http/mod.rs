@@ -1,5 +1,6 @@
 //! HTTP, one request at a time: what both directions share.
 
+mod alive;
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod filters;
@@ -16,9 +17,6 @@ pub(crate) mod server;
 mod stall;
 pub(crate) mod upgrade;
 pub(crate) mod wellformed;
-
-/// The largest head of a message, and the largest header list of HTTP/2: one limit for both versions and directions.
-pub(crate) const MAX_HEAD: usize = 64 * 1024;
 
 /// Spawns on the worker that runs: nothing of a connection ever moves to another thread.
 #[derive(Clone, Copy, Debug)]

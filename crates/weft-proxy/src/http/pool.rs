@@ -1,6 +1,7 @@
 //! The HTTP connections of one worker to one server.
 
 use super::{
+    alive::Pulse,
     body::Body,
     client::{self, Unanswered},
     h1, wellformed,
@@ -83,7 +84,7 @@ enum H2 {
     None,
     /// One attempt serves all who wait.
     Connecting(Attempt),
-    Ready(http2::SendRequest<Body>),
+    Ready(http2::SendRequest<Body>, Rc<Pulse>),
 }
 
 type Attempt = watch::Receiver<Option<Result<Outcome, Arc<FaultRecord>>>>;
@@ -91,7 +92,7 @@ type Attempt = watch::Receiver<Option<Result<Outcome, Arc<FaultRecord>>>>;
 /// What an attempt has led to.
 #[derive(Clone)]
 enum Outcome {
-    H2(http2::SendRequest<Body>, Made),
+    H2(http2::SendRequest<Body>, Rc<Pulse>, Made),
     /// The peer takes HTTP/1 as it is; the connection waits among the idle ones.
     H1,
 }
@@ -167,7 +168,7 @@ impl Pool {
             .borrow_mut()
             .retain(|idle| now.saturating_duration_since(idle.since) < limit && idle.client.is_open());
         let unused = now.saturating_duration_since(self.used.get()) >= H2_IDLE;
-        let close = matches!(&*self.h2.borrow(), H2::Ready(sender) if unused || sender.is_closed());
+        let close = matches!(&*self.h2.borrow(), H2::Ready(sender, _) if unused || sender.is_closed());
         if close {
             *self.h2.borrow_mut() = H2::None;
         }
@@ -219,7 +220,7 @@ impl Pool {
     ) -> Result<Answered, Failed> {
         self.used.set(Instant::now());
         let (head, body) = request.into_parts();
-        let resendable = resendable(&head, &body);
+        let resendable = self.may_resend() && resendable(&head, &body);
         let mut body = Some(body);
         let mut fresh = alone;
         loop {
@@ -252,7 +253,7 @@ impl Pool {
 
     /// Sends over the one HTTP/2 connection.
     pub(crate) async fn send_h2(self: &Rc<Self>, mut request: Request<Body>) -> Result<Answered, Failed> {
-        let again = request.body().is_empty().then(|| copy_of(&request));
+        let again = (self.may_resend() && request.body().is_empty()).then(|| copy_of(&request));
         for last in [false, true] {
             let (mut sender, made) = match self.h2().await {
                 Ok(connected) => connected,
@@ -279,13 +280,19 @@ impl Pool {
                 },
             };
             // A connection that refused this request would refuse the next.
-            let ready = matches!(&*self.h2.borrow(), H2::Ready(_));
+            let ready = matches!(&*self.h2.borrow(), H2::Ready(..));
             if ready {
                 *self.h2.borrow_mut() = H2::None;
             }
         }
         let fault = Fault::new(Code::Invariant).in_phase(Phase::Connect);
         Err(Failed::Unsent(fault, Box::new(request)))
+    }
+
+    /// What this proxy does by itself towards peers. Between the proxy and its application it is no second request: the
+    /// connection was idle and died.
+    fn may_resend(&self) -> bool {
+        self.target.role == Role::App || self.mesh.config.outbound.resend
     }
 
     fn unanswered(&self, error: &hyper::Error) -> Unanswered {
@@ -308,7 +315,7 @@ impl Pool {
             // Another proxy took its place. What is written now it reads all the same.
             self.peer.set(Peer::Other);
         }
-        Ok((h1::Client::new(io), made))
+        Ok((h1::Client::new(io, self.mesh.config.max_head), made))
     }
 
     /// How long a connection may wait for its next request. A peer's is worth more than one to the application: it took a
@@ -336,12 +343,23 @@ impl Pool {
     async fn h2(self: &Rc<Self>) -> Result<(http2::SendRequest<Body>, Option<Made>), Fault> {
         self.used.set(Instant::now());
         loop {
-            match &*self.h2.borrow() {
-                H2::Ready(sender) if !sender.is_closed() => return Ok((sender.clone(), None)),
-                _ => {}
+            let ready = match &*self.h2.borrow() {
+                H2::Ready(sender, pulse) if !sender.is_closed() => Some((sender.clone(), pulse.clone())),
+                _ => None,
+            };
+            if let Some((sender, pulse)) = ready {
+                if pulse.beats().await && !sender.is_closed() {
+                    return Ok((sender, None));
+                }
+                // Nobody answers: what is under way there ends by itself, and this request does not wait for that.
+                let same = matches!(&*self.h2.borrow(), H2::Ready(_, now) if Rc::ptr_eq(now, &pulse));
+                if same {
+                    *self.h2.borrow_mut() = H2::None;
+                }
+                continue;
             }
             // An attempt that was under way may have been for whatever the peer takes.
-            if let Outcome::H2(sender, made) = self.attempt(Sessions::HTTP2).await? {
+            if let Outcome::H2(sender, _, made) = self.attempt(Sessions::HTTP2).await? {
                 return Ok((sender, Some(made)));
             }
         }
@@ -374,7 +392,9 @@ impl Pool {
         tokio::task::spawn_local(async move {
             let result = pool.connect(sessions).await;
             *pool.h2.borrow_mut() = match &result {
-                Ok(Outcome::H2(sender, _)) if !pool.retired.get() => H2::Ready(sender.clone()),
+                Ok(Outcome::H2(sender, pulse, _)) if !pool.retired.get() => {
+                    H2::Ready(sender.clone(), pulse.clone())
+                }
                 _ => H2::None,
             };
             done.send_replace(Some(result.map_err(|fault| Arc::new(fault.record()))));
@@ -387,14 +407,14 @@ impl Pool {
         self.peer.set(if made.weft { Peer::Weft } else { Peer::Other });
         if made.weft && sessions.differ() {
             if !self.retired.get() {
-                let client = h1::Client::new(io);
+                let client = h1::Client::new(io, self.mesh.config.max_head);
                 self.idle.borrow_mut().push(Idle { client, since: Instant::now(), made: Some(made) });
             }
             return Ok(Outcome::H1);
         }
-        let sender =
-            client::http2(io, &self.target.http2).await.map_err(|error| self.unanswered(&error).fault)?;
-        Ok(Outcome::H2(sender, made))
+        let made_ready = client::http2(io, &self.target.http2, self.mesh.config.max_head).await;
+        let (sender, pulse) = made_ready.map_err(|error| self.unanswered(&error).fault)?;
+        Ok(Outcome::H2(sender, pulse, made))
     }
 }
 

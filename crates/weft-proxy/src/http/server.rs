@@ -1,7 +1,6 @@
 //! Serving HTTP on one connection, of either version, until it ends or is drained.
 
 use super::{
-    MAX_HEAD,
     body::Body,
     flood, h1,
     stall::{Answering, Told},
@@ -79,25 +78,31 @@ struct Share {
     pending_resets: usize,
 }
 
+/// What one side's servers are told by the configuration.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings<'c> {
+    /// The largest head of a message, whatever the version.
+    pub(crate) max_head: usize,
+    pub(crate) h2: &'c Http2,
+}
+
 /// Serves until the connection ends. A drain, or the service's wish, ends it after what is under way.
 pub(crate) async fn serve<S: Service>(
     io: Io,
     protocol: Protocol,
-    settings: &Http2,
+    settings: Settings<'_>,
     drain: &drain::Watch,
     service: Rc<S>,
 ) -> Result<(), Fault> {
     match protocol {
         Protocol::Http2 => Box::pin(serve_h2(io, settings, drain, service)).await,
-        Protocol::Http1 | Protocol::Opaque => {
-            Box::pin(h1::serve(io, settings.client_stall, drain, service)).await
-        }
+        Protocol::Http1 | Protocol::Opaque => Box::pin(h1::serve(io, settings, drain, service)).await,
     }
 }
 
 async fn serve_h2<S: Service>(
     io: Io,
-    settings: &Http2,
+    Settings { max_head, h2: settings }: Settings<'_>,
     drain: &drain::Watch,
     service: Rc<S>,
 ) -> Result<(), Fault> {
@@ -117,7 +122,7 @@ async fn serve_h2<S: Service>(
         .initial_connection_window_size(settings.initial_connection_window.unwrap_or(CONNECTION_WINDOW))
         .max_concurrent_streams(settings.max_concurrent_streams.unwrap_or(share.streams))
         .max_header_list_size(
-            settings.max_header_list_size.unwrap_or(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX)),
+            settings.max_header_list_size.unwrap_or(u32::try_from(max_head).unwrap_or(u32::MAX)),
         )
         .max_pending_accept_reset_streams(
             settings.max_pending_accept_reset_streams.unwrap_or(share.pending_resets),

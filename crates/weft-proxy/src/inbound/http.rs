@@ -125,7 +125,7 @@ pub(super) async fn relay(
     tokio::select! {
         biased;
         never = changes => match never {},
-        ended = server::serve(io, protocol, &mesh.config.inbound.h2, &mesh.drain, requests.clone()) => ended,
+        ended = server::serve(io, protocol, mesh.config.inbound_server(), &mesh.drain, requests.clone()) => ended,
     }
 }
 

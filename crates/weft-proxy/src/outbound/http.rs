@@ -80,7 +80,7 @@ pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) ->
     let mesh = connection.worker.mesh.clone();
     let detail = if mesh.config.outbound.informational_headers { Detail::Full } else { Detail::Nothing };
     let requests = requests(connection, detail);
-    let serving = server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, requests.clone());
+    let serving = server::serve(io, protocol, mesh.config.outbound_server(), &mesh.drain, requests.clone());
     tokio::select! {
         biased;
         ended = serving => ended,

@@ -30,7 +30,7 @@ use weft_testkit::{
     raw::{self, within},
 };
 
-fn client(pki: &Pki) -> Proxy {
+pub(crate) fn client(pki: &Pki) -> Proxy {
     let proxy = proxy(pki, "web", dst(), dst(), &[]);
     proxy.service(dst(), PATH);
     proxy
@@ -130,6 +130,38 @@ async fn b20_large_headers_over_http_2_and_a_second_stream() {
     assert_eq!(store.hung.borrow().cancelled, 0, "the other stream goes on");
 }
 
+/// B20: the limit is one setting, of both versions and both ends.
+#[tokio::test(flavor = "local")]
+async fn b20_one_setting_is_the_limit_of_heads_on_every_path() {
+    // The answer's head is as large as the request's is allowed to be.
+    let large = "x".repeat(100 << 10);
+    let answer: &'static str =
+        format!("HTTP/1.1 200 OK\r\nx-large: {large}\r\ncontent-length: 0\r\n\r\n").leak();
+    let store = raw::answering(answer).await;
+    let request = format!("GET / HTTP/1.1\r\nHost: s\r\nx-large: {large}\r\n\r\n");
+    for (settings, passes) in [(&[][..], false), (&[("WEFT_MAX_HEAD_BYTES", "1048576")][..], true)] {
+        let pki = Pki::new();
+        let web = proxy(&pki, "web", dst(), dst(), settings);
+        web.service(dst(), PATH);
+        web.told.endpoints(PATH, known(&[plain(store)]));
+        let (head, _) = raw::http(web.outbound, &request).await.unwrap();
+        let (large_answer, _) = raw::http(web.outbound, "GET / HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+        if passes {
+            assert!(head.starts_with("HTTP/1.1 200") && head.len() > large.len(), "{}", &head[..99]);
+            assert!(large_answer.starts_with("HTTP/1.1 200"));
+        } else {
+            assert!(head.starts_with("HTTP/1.1 431") && error_of(&head).contains("limit=65536"), "{head}");
+            assert!(large_answer.starts_with("HTTP/1.1 502"), "{}", &large_answer[..99]);
+        }
+        // The same over HTTP/2, whose answers come from a server of HTTP/2.
+        let app = app().await;
+        web.told.endpoints(PATH, known(&[plain(app.addr)]));
+        let large = Request::get("http://store/").header("x-large", &large).body(Full::default()).unwrap();
+        let sent = h2(web.outbound).await.send_request(large).await;
+        assert_eq!(sent.is_ok_and(|answer| answer.status() == 200), passes);
+    }
+}
+
 /// B22 (a): a client may be silent for as long as it likes between two requests.
 #[tokio::test(flavor = "local")]
 async fn b22_an_idle_client_keeps_its_connection() {
@@ -172,7 +204,7 @@ async fn b22_b50_made_up_names_cost_nothing() {
 }
 
 /// A server of HTTP/2 that speaks frames.
-async fn accept(listener: &TcpListener) -> Frames<TcpStream> {
+pub(crate) async fn accept(listener: &TcpListener) -> Frames<TcpStream> {
     let (mut io, _) = within(listener.accept()).await.unwrap();
     let mut preface = [0; PREFACE.len()];
     within(io.read_exact(&mut preface)).await.unwrap();
@@ -182,7 +214,7 @@ async fn accept(listener: &TcpListener) -> Frames<TcpStream> {
     frames
 }
 
-async fn next(server: &mut Frames<TcpStream>, kind: u8) -> Frame {
+pub(crate) async fn next(server: &mut Frames<TcpStream>, kind: u8) -> Frame {
     loop {
         let got = server.frame().await.unwrap().expect("the proxy closed the connection");
         let acknowledges = matches!(got.kind, SETTINGS | PING) && got.flags & ACK != 0;
@@ -196,7 +228,7 @@ async fn next(server: &mut Frames<TcpStream>, kind: u8) -> Frame {
 }
 
 /// `:status: 200` is one byte (RFC 7541, appendix A).
-fn ok(stream: u32) -> Vec<u8> {
+pub(crate) fn ok(stream: u32) -> Vec<u8> {
     frame(HEADERS, 4 | END_STREAM, stream, &[0x88])
 }
 

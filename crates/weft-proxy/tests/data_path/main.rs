@@ -1,5 +1,6 @@
 //! The data path over real sockets: scripted applications, real TLS between proxies, a discovery that a test fills.
 
+mod codes;
 mod counts;
 mod disagreements;
 mod field_reports;
@@ -23,3 +24,4 @@ mod retries;
 mod routes;
 mod stalled_readers;
 mod telemetry;
+mod vanished;

@@ -329,8 +329,19 @@ async fn a_response_that_stops_half_way_is_cut_at_the_routes_limit() {
 
 #[tokio::test(flavor = "local")]
 async fn a_request_is_sent_twice_only_when_that_is_safe() {
+    resent(&[], true).await;
+}
+
+/// B42: one knob turns even the harmless repetition off.
+#[tokio::test(flavor = "local")]
+async fn b42_a_setting_keeps_every_request_from_being_sent_twice() {
+    resent(&[("WEFT_OUTBOUND_RESEND", "false")], false).await;
+}
+
+async fn resent(settings: &[(&str, &str)], resends: bool) {
     let pki = Pki::new();
-    let proxy = client(&pki);
+    let proxy = crate::harness::proxy(&pki, "web", dst(), dst(), settings);
+    proxy.service(dst(), PATH);
     // Answers the first request of each connection and drops the connection at the second, unanswered.
     let (listener, addr) = raw::listener().await;
     let heads: std::rc::Rc<std::cell::RefCell<Vec<String>>> = Default::default();
@@ -353,7 +364,13 @@ async fn a_request_is_sent_twice_only_when_that_is_safe() {
     let get = "GET /a HTTP/1.1\r\nHost: s\r\n\r\n";
     let post = "POST /b HTTP/1.1\r\nHost: s\r\nContent-Length: 0\r\n\r\n";
     assert!(raw::http(proxy.outbound, get).await.unwrap().0.starts_with("HTTP/1.1 200"));
-    assert!(raw::http(proxy.outbound, get).await.unwrap().0.starts_with("HTTP/1.1 200"));
+    let (head, _) = raw::http(proxy.outbound, get).await.unwrap();
+    if !resends {
+        assert!(head.starts_with("HTTP/1.1 502") && error_of(&head).starts_with("UPS-006"), "{head}");
+        assert_eq!(heads.borrow().len(), 2);
+        return;
+    }
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(heads.borrow().len(), 3, "the second was sent again");
     let (head, _) = raw::http(proxy.outbound, post).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 502") && error_of(&head).starts_with("UPS-006"), "{head}");

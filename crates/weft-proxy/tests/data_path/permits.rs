@@ -171,6 +171,22 @@ async fn a_probes_route_is_open_where_the_rest_is_not() {
     assert!(ask(&proxy, "/live").await.0.starts_with("HTTP/1.1 403"));
 }
 
+/// B36: an application that redirects its probe is passed on as it is; where the redirect leads has no permission of its own.
+#[tokio::test(flavor = "local")]
+async fn b36_a_probes_redirect_is_passed_on_and_leads_no_further() {
+    let pki = Pki::new();
+    let moved = "HTTP/1.1 301 Moved Permanently\r\nlocation: /moved\r\ncontent-length: 0\r\n\r\n";
+    let app = weft_testkit::raw::answering(moved).await;
+    let proxy = proxy(&pki, app, &[]);
+    let kubelet = authorization("probe", "192.0.2.0/24", Authn::Unauthenticated);
+    let routes = vec![route("/live", vec![kubelet], vec![]), route("/", vec![], vec![])];
+    proxy.told.inbound(app.port(), with(http(routes, None), vec![]));
+    let (head, _) = ask(&proxy, "/live?full=1").await;
+    assert!(head.starts_with("HTTP/1.1 301") && head.contains("location: /moved\r\n"), "{head}");
+    let (head, _) = ask(&proxy, "/moved").await;
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("POL-005"), "{head}");
+}
+
 #[tokio::test(flavor = "local")]
 async fn default_policies_mean_what_their_names_say() {
     let pki = Pki::new();

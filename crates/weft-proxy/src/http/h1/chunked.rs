@@ -118,9 +118,5 @@ fn chunk_line(bytes: &[u8]) -> Result<Option<(usize, u64)>, Bad> {
 
 /// Where the trailer section ends that begins at the start of `bytes`.
 fn trailer_section(bytes: &[u8]) -> Result<Option<usize>, Bad> {
-    match head::end(bytes, 0)? {
-        Some(end) if end <= MAX_TRAILERS => Ok(Some(end)),
-        None if bytes.len() <= MAX_TRAILERS => Ok(None),
-        _ => Err(Bad::Large),
-    }
+    head::end(bytes, 0, MAX_TRAILERS)
 }

@@ -79,8 +79,8 @@ fn codes(role: Role) -> (Code, Code) {
 }
 
 impl Client {
-    pub(crate) fn new(io: Io) -> Self {
-        Client { conn: Conn::shared(io), reusable: true, asking: false, sent: Rc::default() }
+    pub(crate) fn new(io: Io, max_head: usize) -> Self {
+        Client { conn: Conn::shared(io, max_head), reusable: true, asking: false, sent: Rc::default() }
     }
 
     /// Can it take a next request? One that the server has closed, or on which it speaks unasked, cannot.

@@ -42,6 +42,8 @@ pub(super) struct Conn {
     buf: BytesMut,
     /// How much of `buf` was searched for the end of a head.
     seen: usize,
+    /// The largest head.
+    max_head: usize,
     pub(super) ended: bool,
     /// To be written: a head or chunk line, a piece of a body, and what closes a chunk.
     front: Vec<u8>,
@@ -84,11 +86,12 @@ pub(super) enum Piece {
 }
 
 impl Conn {
-    pub(super) fn shared(io: Io) -> Shared {
+    pub(super) fn shared(io: Io, max_head: usize) -> Shared {
         Rc::new(RefCell::new(Conn {
             io,
             buf: BytesMut::new(),
             seen: 0,
+            max_head,
             ended: false,
             front: Vec::new(),
             piece: Bytes::new(),
@@ -165,7 +168,7 @@ impl Conn {
             while self.seen == 0 && self.buf.starts_with(b"\r\n") {
                 self.buf.advance(2);
             }
-            if let Some(end) = head::end(&self.buf, self.seen).map_err(BodyError::Bad)? {
+            if let Some(end) = head::end(&self.buf, self.seen, self.max_head).map_err(BodyError::Bad)? {
                 self.seen = 0;
                 return Poll::Ready(Ok(Some(self.take(end))));
             }

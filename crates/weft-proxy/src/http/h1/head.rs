@@ -1,6 +1,5 @@
 //! Heads of messages: from bytes to values, or to the reason why not.
 
-use super::super::MAX_HEAD;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
@@ -26,8 +25,8 @@ pub(crate) enum Framing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
     Syntax(&'static str),
-    /// More bytes than [`MAX_HEAD`].
-    Large,
+    /// More bytes than this, the limit.
+    Large(usize),
     /// More fields than [`MAX_FIELDS`].
     Many,
 }
@@ -43,7 +42,7 @@ impl Bad {
         let limit = if code == Code::BadRequest { Code::HeadersTooLarge } else { code };
         match self {
             Bad::Syntax(why) => Fault::new(code).in_phase(phase).fact("reason", why),
-            Bad::Large => Fault::new(limit).in_phase(phase).fact("limit", MAX_HEAD),
+            Bad::Large(bytes) => Fault::new(limit).in_phase(phase).fact("limit", bytes),
             Bad::Many => Fault::new(limit).in_phase(phase).fact("limit_fields", MAX_FIELDS),
         }
     }
@@ -72,19 +71,19 @@ pub(crate) struct ResponseHead {
 #[derive(Clone, Debug)]
 pub(crate) struct Reason(pub(crate) Bytes);
 
-/// Where the head at the start of `bytes` ends, if it does. The first `seen` bytes were looked at before. Each line must
+/// Where the head at the start of `bytes` ends, if it does. The first `seen` bytes were looked at before; a head has `most` bytes at most. Each line must
 /// end in CRLF: a bare LF is where implementations differ (RFC 9112, 2.2).
-pub(crate) fn end(bytes: &[u8], seen: usize) -> Result<Option<usize>, Bad> {
+pub(crate) fn end(bytes: &[u8], seen: usize, most: usize) -> Result<Option<usize>, Bad> {
     for at in memchr::memchr_iter(b'\n', &bytes[seen..]) {
         let at = seen + at;
         if at == 0 || bytes[at - 1] != b'\r' {
             return Err(Bad::Syntax("a line that ends in a bare LF"));
         }
         if at >= 2 && bytes[at - 2] == b'\n' {
-            return if at < MAX_HEAD { Ok(Some(at + 1)) } else { Err(Bad::Large) };
+            return if at < most { Ok(Some(at + 1)) } else { Err(Bad::Large(most)) };
         }
     }
-    if bytes.len() > MAX_HEAD { Err(Bad::Large) } else { Ok(None) }
+    if bytes.len() > most { Err(Bad::Large(most)) } else { Ok(None) }
 }
 
 /// Reads a whole request head (RFC 9112, 3).

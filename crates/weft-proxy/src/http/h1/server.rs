@@ -12,7 +12,7 @@ use crate::{
     http::{
         body::Body,
         headers,
-        server::{HEAD_LIMIT, Service},
+        server::{HEAD_LIMIT, Service, Settings},
         stall,
     },
     io::Io,
@@ -62,15 +62,15 @@ enum After {
 /// Serves until the connection ends, is upgraded or drained. What a client did wrong is its request's failure, which the
 /// service hears of; the connection's own end is no failure.
 ///
-/// A client that reads nothing of an answer for `stall_limit` is let go.
+/// A client that reads nothing of an answer for as long as `client_stall` says is let go.
 pub(crate) async fn serve<S: Service>(
     io: Io,
-    stall_limit: Option<Duration>,
+    settings: Settings<'_>,
     drain: &drain::Watch,
     service: Rc<S>,
 ) -> Result<(), Fault> {
-    let conn = Conn::shared(io);
-    conn.borrow_mut().stall_limit = stall_limit;
+    let conn = Conn::shared(io, settings.max_head);
+    conn.borrow_mut().stall_limit = settings.h2.client_stall;
     let mut draining = pin!(drain.draining());
     // A connection that a drain has let in is let say what it came for.
     let mut served = false;
@@ -142,7 +142,7 @@ pub(crate) async fn serve<S: Service>(
             }
             Err(_) => {
                 conn.borrow_mut().abort();
-                let limit = stall_limit.filter(|_| conn.borrow().is_stuck());
+                let limit = settings.h2.client_stall.filter(|_| conn.borrow().is_stuck());
                 return limit.map_or(Ok(()), |limit| Err(stall::fault(limit)));
             }
         }

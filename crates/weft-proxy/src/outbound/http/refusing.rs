@@ -43,7 +43,7 @@ pub(in crate::outbound) async fn refuse_all(
     let io = Io::new(stream.map(Transport::Plain));
     let refusing =
         Rc::new(Refusing { worker, story, client, dst, fault, detail, closing: Closing::default() });
-    server::serve(io, protocol, &mesh.config.outbound.h2, &mesh.drain, refusing).await
+    server::serve(io, protocol, mesh.config.outbound_server(), &mesh.drain, refusing).await
 }
 
 const REFUSE_DETECT: Duration = Duration::from_secs(1);
