@@ -11,7 +11,6 @@ const UNTESTED: &[(&str, &str)] = &[
     ("CFG-010", "the same of `weft upgrade`, `inject`, `prune` and `uninstall`"),
     ("CFG-011", "the same of `weft uninstall`"),
     ("CTL-005", "only logged; that a lost watch is taken up again has its tests"),
-    ("CTL-006", "only wraps what the API's client says"),
     ("NOD-001", "the data path and the node raise it for what the kernel refuses"),
     ("NOD-002", "needs namespaces: the tests of `weft up` run as root only"),
     ("NOD-004", "needs a machine without namespaces"),
