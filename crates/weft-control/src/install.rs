@@ -1,6 +1,7 @@
 //! Installing on a cluster: values, and the manifests they make.
 
 pub mod chart;
+pub mod cni;
 pub mod deployment;
 pub mod objects;
 pub mod rbac;

@@ -23,6 +23,12 @@ pub struct Subnet {
     pub prefix: u8,
 }
 
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&list(&[*self], '-'))
+    }
+}
+
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.network, self.prefix)

@@ -32,6 +32,16 @@ impl fmt::Display for BadMode {
 
 impl std::error::Error for BadMode {}
 
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Nft => "nft",
+            Mode::Plain => "plain",
+            Mode::Legacy => "legacy",
+        })
+    }
+}
+
 impl FromStr for Mode {
     type Err = BadMode;
     fn from_str(text: &str) -> Result<Self, BadMode> {

@@ -7,6 +7,7 @@ pub(crate) mod external;
 pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
+pub(crate) mod install_cni;
 pub(crate) mod logs;
 pub(crate) mod pod_program;
 pub(crate) mod prune;
