@@ -51,6 +51,24 @@ pub fn workload(token: &str) -> Result<ObjectName, Status> {
     }
 }
 
+/// The namespace of whoever calls: a pod's proxy, or one beside an ExternalWorkload, whose token names that instead.
+pub fn source_namespace(token: &str) -> Result<String, Status> {
+    #[derive(Deserialize)]
+    struct Json {
+        ns: String,
+        external_workload: String,
+    }
+    if token.len() <= TEXT_LIMIT
+        && token.starts_with('{')
+        && let Ok(Json { ns, external_workload }) = serde_json::from_str(token)
+        && !ns.is_empty()
+        && !external_workload.is_empty()
+    {
+        return Ok(ns);
+    }
+    workload(token).map(|pod| pod.namespace)
+}
+
 /// Where a path leads: `host[:port]`, port 80 unless given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -104,8 +122,12 @@ mod tests {
         assert_eq!(Context::parse("nonsense"), Context::default());
         assert_eq!(workload("shop:web").unwrap(), ObjectName::new("shop", "web"));
         assert_eq!(workload(r#"{"ns":"shop","pod":"web"}"#).unwrap(), ObjectName::new("shop", "web"));
-        for bad in ["", ":", "a:", "{", &"x".repeat(5000)] {
-            assert!(workload(bad).is_err());
+        let machine = r#"{"ns":"shop","external_workload":"vm"}"#;
+        for caller in [machine, "shop:web", r#"{"ns":"shop","pod":"web"}"#] {
+            assert_eq!(source_namespace(caller).unwrap(), "shop");
+        }
+        for bad in ["", ":", "a:", "{", r#"{"ns":"shop"}"#, &"x".repeat(5000)] {
+            assert!(workload(bad).is_err() && source_namespace(bad).is_err());
         }
     }
 
