@@ -78,7 +78,7 @@ pub(super) fn describe(redirect: &Redirect) -> String {
     let family = if redirect.ipv6 { "inet" } else { "ip" };
     let mut text = format!("table {family} {TABLE} {{\n");
     for (chain, hook, lines) in [(IN, "prerouting", inbound), (OUT, "output", outbound)] {
-        text.push_str(&format!("\tchain {chain} {{\n\t\ttype nat hook {hook} priority dstnat;\n"));
+        text.push_str(&format!("\tchain {chain} {{\n\t\ttype nat hook {hook} priority {PRIORITY_DSTNAT};\n"));
         for line in lines {
             let when = match &line.when {
                 When::Ports(ports) => format!("tcp dport {{ {} }}", list(ports, '-').replace(',', ", ")),

@@ -181,4 +181,28 @@ mod tests {
         let ended = run(&flags).err().unwrap_or_else(|| panic!("it worked"));
         assert_eq!((ended.code, ended.fault.code()), (1, Code::RedirectUnsupported));
     }
+
+    #[test]
+    fn another_namespace_is_set_up_from_outside() {
+        use std::os::fd::AsRawFd as _;
+        use weft_net::{namespace::PodNamespaces, redirect::set_up::in_place};
+        let pod = match PodNamespaces::create("pod", &[]) {
+            Ok((pod, _sockets)) => pod,
+            Err(fault) if format!("{fault:?}").contains("Operation not permitted") => {
+                eprintln!("SKIPPED: no namespaces here: {fault:?}");
+                return;
+            }
+            Err(fault) => panic!("{fault:?}"),
+        };
+        let there = || {
+            let look = || Ok(in_place(&Redirect::default(), &[Backend::Netlink]));
+            enter(Enter { pod: Some(&pod), ..Enter::default() }, look)
+                .unwrap_or_else(|fault| panic!("{fault:?}"))
+        };
+        let file = format!("/proc/self/fd/{}", pod.net().as_raw_fd());
+        let of = |text: &str| flags(text).unwrap_or_else(|fault| panic!("{fault:?}"));
+        // What is simulated is not done.
+        assert!(run(&of(&format!("--netns {file} --simulate"))).is_ok() && !there());
+        assert!(run(&of(&format!("--netns {file}"))).is_ok() && there());
+    }
 }
