@@ -202,4 +202,77 @@ mod tests {
         assert_eq!(event["involvedObject"]["uid"], "1");
         assert!(event["message"].as_str().unwrap().starts_with("NOD-009"));
     }
+
+    /// Answers the list with `pods` and everything else with an empty object; the requests' first lines come back.
+    fn api_with(pods: Vec<Value>) -> (std::net::SocketAddr, std::sync::mpsc::Receiver<String>) {
+        use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (asked, requests) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut first, mut length) = (String::new(), 0);
+                reader.read_line(&mut first).unwrap();
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                }
+                reader.read_exact(&mut vec![0; length]).unwrap();
+                let list = first.starts_with("GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&");
+                let body = if list { json!({"items": pods}) } else { json!({}) }.to_string();
+                // The test may have ended.
+                let _ = asked.send(first.split(' ').take(2).collect::<Vec<_>>().join(" "));
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+            }
+        });
+        (address, requests)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn broken_pods_get_one_event_and_those_with_an_owner_are_deleted() {
+        let broken = |name: &str, owners: Value| {
+            json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "ownerReferences": owners},
+                "status": {"initContainerStatuses": [{"name": VALIDATOR, "state": {"terminated": {"exitCode": 95}}}]}})
+        };
+        let whole = json!({"metadata": {"name": "whole", "namespace": "shop", "uid": "whole"}});
+        let owner = json!([{"kind": "ReplicaSet", "name": "web"}]);
+        let (server, requests) = api_with(vec![broken("web", owner), broken("bare", json!([])), whole]);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        let client = api::connect(Some(&file)).await.unwrap();
+        let mut told = BTreeSet::new();
+        for _ in 0..2 {
+            pass(&client, "n1", &mut told).await.unwrap();
+        }
+        let made: Vec<String> = requests.try_iter().filter(|r| !r.starts_with("GET ")).collect();
+        assert_eq!(
+            made,
+            [
+                "POST /api/v1/namespaces/shop/events",
+                "DELETE /api/v1/namespaces/shop/pods/web",
+                "POST /api/v1/namespaces/shop/events",
+                // Still there at the second pass; its event is not said again.
+                "DELETE /api/v1/namespaces/shop/pods/web",
+            ]
+        );
+    }
 }
