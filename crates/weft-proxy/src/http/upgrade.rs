@@ -58,6 +58,16 @@ enum Raw {
     H2(TokioIo<hyper::upgrade::Upgraded>),
 }
 
+impl Raw {
+    /// It ends by a reset when it is dropped; a stream that is dropped unfinished does so anyway.
+    fn abort(&mut self) {
+        match self {
+            Raw::H1(upgraded) => upgraded.abort(),
+            Raw::H2(_) => {}
+        }
+    }
+}
+
 macro_rules! each {
     ($self:ident, $stream:ident => $do:expr) => {
         match $self.get_mut() {
@@ -99,9 +109,14 @@ pub(crate) fn bridge(
             let (mut client, mut server) = tokio::try_join!(client.done(), server.done())?;
             story.event(Phase::Copy, "upgraded");
             let _copying = story.timed(Phase::Copy);
-            copy::both_ways(&mut client, &mut server, &mut |_, _| {})
-                .await
-                .map_err(|error| Fault::new(Code::NetworkIo).in_phase(Phase::Copy).because(error))
+            copy::both_ways(&mut client, &mut server, &mut |_, _| {}).await.map_err(|error| {
+                // Whoever is left must not take an orderly end for a complete message.
+                client.abort();
+                server.abort();
+                let reset = error.error.kind() == io::ErrorKind::ConnectionReset;
+                let code = if reset { Code::ConnectionReset } else { Code::NetworkIo };
+                Fault::new(code).in_phase(Phase::Copy).because(error)
+            })
         };
         let ended = tokio::select! {
             biased;

@@ -60,6 +60,8 @@ async fn forward(
         biased;
         fault = withdrawn(connection, &mut policy) => Err(fault),
         copied = copy::both_ways(io, &mut app, &mut passed) => copied.map_err(|error| {
+            // The application must not take an orderly end for a complete request.
+            app.abort();
             let (side, reset) = (error.side, errno(&error.error) == "ECONNRESET");
             let code = match side {
                 // Probes leave like that.

@@ -124,7 +124,11 @@ async fn take(
         biased;
         fault = connection.outdated(backend, &member) => Err(fault),
         copied = copy::both_ways(io, &mut server, &mut passed) => {
-            copied.map_err(|error| connection.broken(&member, error, received.get()))
+            copied.map_err(|error| {
+                // Nor must the server, for a complete request.
+                server.get_mut().abort();
+                connection.broken(&member, error, received.get())
+            })
         }
         // After the copying, which has passed the refusal on: the next connection is made right.
         () = refused.heard() => {

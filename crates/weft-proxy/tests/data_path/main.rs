@@ -20,6 +20,7 @@ mod permits;
 mod process;
 mod profiles;
 mod redirects;
+mod resets;
 mod retries;
 mod routes;
 mod stalled_readers;

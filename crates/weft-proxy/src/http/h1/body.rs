@@ -143,6 +143,13 @@ impl Interim {
 #[derive(Debug)]
 pub(crate) struct Upgraded(pub(super) Shared);
 
+impl Upgraded {
+    /// Ends the connection by a reset when it is dropped.
+    pub(crate) fn abort(&mut self) {
+        self.0.borrow_mut().abort();
+    }
+}
+
 impl AsyncRead for Upgraded {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.0.borrow_mut().poll_raw(cx, buf)

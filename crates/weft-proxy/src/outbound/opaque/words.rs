@@ -56,6 +56,10 @@ impl<S> Heard<S> {
         (Heard { stream, first: listens.then(Vec::new), refused: refused.clone() }, refused)
     }
 
+    pub(super) fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
     fn hear(&mut self, bytes: &[u8]) {
         let Some(first) = &mut self.first else { return };
         let room = MOST.saturating_sub(first.len());
