@@ -49,6 +49,7 @@ impl Anchors {
         let (publish, anchors) = watch::channel(first);
         tokio::spawn(async move {
             let mut told: Option<String> = None;
+            let mut seen = file.exists();
             loop {
                 tokio::time::sleep(every).await;
                 if publish.is_closed() {
@@ -56,7 +57,7 @@ impl Anchors {
                 }
                 match bundle(&file) {
                     Ok(bundle) => {
-                        told = None;
+                        (told, seen) = (None, true);
                         if publish.send_if_modified(|held| replace(held, &bundle)) {
                             let text = format!("{} trust anchors are in force now", bundle.anchors().len());
                             tracing::info!(file = %file.display(), anchors = bundle.anchors().len(), "trust anchors changed");
@@ -67,6 +68,8 @@ impl Anchors {
                             recorder.note("identity", text, None);
                         }
                     }
+                    // The controller gives a namespace its copy once it has a meshed pod; until then the text holds.
+                    Err(_) if !seen && !file.exists() => {}
                     Err(fault) => {
                         let text = fault.to_string();
                         if told.as_ref() != Some(&text) {

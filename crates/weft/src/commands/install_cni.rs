@@ -23,11 +23,13 @@ pub(crate) struct InstallCni {
     /// Namespace of the plugin.
     #[arg(long, default_value = NAMESPACE, value_name = "NAME")]
     cni_namespace: String,
+    /// Image of the plugin and its installer, without the tag.
     #[arg(long, default_value = "weft.dev/weft-cni", value_name = "IMAGE")]
     cni_image: String,
     /// Tag of the image.
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"), value_name = "TAG")]
     cni_image_version: String,
+    /// When nodes fetch the image.
     #[arg(long, default_value = "IfNotPresent", value_name = "POLICY")]
     image_pull_policy: String,
     /// Port of the proxy's inbound listener.
@@ -66,6 +68,7 @@ pub(crate) struct InstallCni {
     /// The runtime's directory of plugins, on the nodes.
     #[arg(long, default_value = "/opt/cni/bin", value_name = "DIR")]
     dest_cni_bin_dir: String,
+    /// Priority class of the DaemonSet's pods.
     #[arg(long, value_name = "NAME")]
     priority_class_name: Option<String>,
     /// Whether pods that started without their redirect are deleted, so that they are made anew.
