@@ -60,7 +60,7 @@ pub(crate) fn combine(
         Answer::Absent | Answer::NotAsked => None,
         // There may be a rule that forbids: nothing stands in for it.
         Answer::Refused(why) if waited >= HOLD_NO_POLICY => {
-            let refused = Fault::new(Code::DiscoveryRefused).because(why.as_cause());
+            let refused = Fault::new(super::refused(why)).because(why.as_cause());
             return Err(Some(Arc::new(refused.about(addr).record())));
         }
         Answer::Pending(_) | Answer::Refused(_) => return Err(None),
@@ -358,6 +358,9 @@ mod tests {
         assert_eq!(named(&Answer::Absent), Code::NameNotKnown.id());
         assert_eq!(named(&refused()), Code::DiscoveryRefused.id());
         let unready = Arc::new(Fault::new(Code::ControllerUnready).record());
-        assert_eq!(named(&Answer::Refused(unready)), Code::DiscoveryUnready.id());
+        assert_eq!(named(&Answer::Refused(unready.clone())), Code::DiscoveryUnready.id());
+        // An address's policy is refused in the same words.
+        let addressed = combine(addr(), &Answer::Absent, &Answer::Refused(unready), true, LATER).unwrap_err();
+        assert_eq!(addressed.expect("decided").code, Code::DiscoveryUnready.id());
     }
 }
