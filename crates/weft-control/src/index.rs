@@ -126,8 +126,9 @@ impl Index {
         applied
     }
 
-    fn put<K: Indexed>(&mut self, new: Arc<K>, tell: bool, applied: &mut Applied) {
+    fn put<K: Indexed>(&mut self, mut new: Arc<K>, tell: bool, applied: &mut Applied) {
         let name = new.meta().key();
+        K::table(self).share(&name, &mut new);
         let old = K::table(self).put(name.clone(), new.clone());
         if old.as_ref().is_some_and(|old| **old == *new) {
             // Its status changed, or nothing.

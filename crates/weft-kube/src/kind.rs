@@ -16,6 +16,9 @@ pub trait Kind: DeserializeOwned + Send + Sync + 'static {
 
     fn meta(&self) -> &Meta;
 
+    /// Makes the parts that are equal in both one in memory. Worth it for kinds of which there are very many.
+    fn share(&mut self, _like: &Self) {}
+
     /// The path of the collection over all namespaces, or of one.
     fn path(namespace: Option<&str>) -> String {
         let mut path = if Self::GROUP.is_empty() {

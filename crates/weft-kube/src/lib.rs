@@ -10,4 +10,5 @@ pub mod kind;
 pub mod meta;
 pub mod policy;
 pub mod selector;
+pub mod shared;
 pub mod watch;

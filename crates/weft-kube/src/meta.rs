@@ -1,5 +1,6 @@
 //! Object metadata, reduced to what decisions and explanations need.
 
+use crate::shared::Shared;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use std::{collections::BTreeMap, fmt};
@@ -26,11 +27,11 @@ pub struct Meta {
     pub creation_timestamp: Option<Timestamp>,
     pub deletion_timestamp: Option<Timestamp>,
     #[serde(deserialize_with = "nullable")]
-    pub labels: BTreeMap<String, String>,
+    pub labels: Shared<BTreeMap<String, String>>,
     #[serde(deserialize_with = "our_annotations")]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Shared<BTreeMap<String, String>>,
     #[serde(deserialize_with = "list")]
-    pub owner_references: Vec<OwnerReference>,
+    pub owner_references: Shared<Vec<OwnerReference>>,
     /// Who wrote the object last, as far as it says.
     #[serde(rename = "managedFields", deserialize_with = "last_writer")]
     pub last_writer: Option<String>,
@@ -85,6 +86,13 @@ impl Meta {
         self.labels.get(name).map(String::as_str)
     }
 
+    /// See [`Kind::share`](crate::kind::Kind::share).
+    pub(crate) fn share(&mut self, like: &Self) {
+        self.labels.share(&like.labels);
+        self.annotations.share(&like.annotations);
+        self.owner_references.share(&like.owner_references);
+    }
+
     /// Oldest first, then by name: the order in which overlapping objects win. One without a time is newest.
     pub fn seniority(&self) -> (Timestamp, &str, &str) {
         (self.creation_timestamp.unwrap_or(Timestamp::MAX), &self.namespace, &self.name)
@@ -126,20 +134,22 @@ pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
 }
 
 /// A list without room to grow: there are hundreds of thousands of them, and none does.
-pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, L: From<Vec<T>>>(
     deserializer: D,
-) -> Result<Vec<T>, D::Error> {
+) -> Result<L, D::Error> {
     let mut list: Vec<T> = nullable(deserializer)?;
     list.shrink_to_fit();
-    Ok(list)
+    Ok(list.into())
 }
 
-fn our_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+fn our_annotations<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Shared<BTreeMap<String, String>>, D::Error> {
     let mut annotations: BTreeMap<String, String> = nullable(deserializer)?;
     annotations.retain(|name, _| {
         name.split_once('/').is_some_and(|(prefix, _)| OURS.iter().any(|ours| prefix.ends_with(ours)))
     });
-    Ok(annotations)
+    Ok(annotations.into())
 }
 
 fn last_writer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {

@@ -106,6 +106,15 @@ impl Progress {
     }
 }
 
+/// What objects that follow one another in a list have alike is kept once.
+fn share<K: Kind>(objects: &mut [Result<K, Box<Undecodable>>]) {
+    for n in 1..objects.len() {
+        if let [.., Ok(like), Ok(object)] = &mut objects[..=n] {
+            object.share(like);
+        }
+    }
+}
+
 /// Shared by the heartbeat and all watches of one API server.
 #[derive(Clone, Debug)]
 pub struct Pulse {
@@ -301,6 +310,7 @@ impl Watch {
             if !next.is_empty() {
                 query.push(("continue", next.as_str()));
             }
+            let page_begins = objects.len();
             let response = api::send(&self.client, self.request::<K>(true, &query)?).await?;
             let bytes = api::read(response.into_body(), 256 << 20).await?;
             // A page of good objects is read straight into their types; the way around a bad one costs several times as much.
@@ -316,6 +326,7 @@ impl Watch {
                     list.metadata
                 }
             };
+            share(&mut objects[page_begins.saturating_sub(1)..]);
             self.progress.alive();
             match metadata.r#continue {
                 Some(token) if !token.is_empty() => next = token,

@@ -19,7 +19,7 @@ use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use weft_kube::{api, core::node::Namespace, kind::Kind, meta::Meta};
+use weft_kube::{api, core::node::Namespace, kind::Kind, meta::Meta, shared::Shared};
 use weft_tls::certificate::sha256_hex;
 
 pub struct Webhook {
@@ -163,7 +163,7 @@ impl Webhook {
     }
 
     /// The namespace's annotations; asked of the API if the namespace is so new that the index has not heard of it.
-    async fn namespace(&self, name: &str) -> Annotations {
+    async fn namespace(&self, name: &str) -> Shared<Annotations> {
         let known =
             self.store.look(|reader, _| reader.namespace(name).map(|n| n.metadata.annotations.clone()));
         if let Some(annotations) = known {
@@ -173,7 +173,7 @@ impl Webhook {
             Ok(namespace) => namespace.metadata.annotations,
             Err(error) => {
                 tracing::warn!(name, %error, "the namespace of a new pod cannot be read");
-                Annotations::new()
+                Shared::default()
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Objects of one kind, by namespace and name.
 
-use std::{collections::BTreeMap, sync::Arc};
-use weft_kube::meta::ObjectName;
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use weft_kube::{kind::Kind, meta::ObjectName};
 
 #[derive(Debug)]
 pub struct Table<K> {
@@ -48,6 +48,20 @@ impl<K> Table<K> {
 
     pub fn is_empty(&self) -> bool {
         self.namespaces.is_empty()
+    }
+
+    /// What the new object has like its neighbours by name (pods of the same ReplicaSet), or like itself as it was, is kept
+    /// once. Before anybody else has the object.
+    pub(super) fn share(&self, name: &ObjectName, object: &mut Arc<K>)
+    where
+        K: Kind,
+    {
+        let Some(names) = self.namespaces.get(&name.namespace) else { return };
+        let Some(object) = Arc::get_mut(object) else { return };
+        let name = name.name.as_str();
+        let before = names.range::<str, _>((Bound::Unbounded, Bound::Excluded(name))).next_back();
+        let next = names.range::<str, _>((Bound::Included(name), Bound::Unbounded)).next();
+        before.into_iter().chain(next).for_each(|(_, like)| object.share(like));
     }
 
     pub(super) fn put(&mut self, name: ObjectName, object: Arc<K>) -> Option<Arc<K>> {

@@ -196,3 +196,23 @@ fn the_journal_begins_empty() {
     let said: Vec<String> = store.journal.find("", 0).into_iter().map(|e| e.subject).collect();
     assert_eq!(said, ["Pod shop/b", "Pod shop/a"]);
 }
+
+/// Memory: a cluster has hundreds of thousands of pods, and only as many kinds of them as it has ReplicaSets.
+#[test]
+fn pods_keep_what_they_have_alike_once() {
+    let mut index = Index::default();
+    let _ = index.apply::<Pod>(Event::Applied(Arc::new(object(pod("a-1", "10.77.0.2", true)))));
+    let _ = index.apply::<Pod>(Event::Applied(Arc::new(object(pod("a-2", "10.77.0.3", true)))));
+    let _ = index.apply::<Pod>(Event::Applied(Arc::new(object(pod("b-1", "10.77.0.4", false)))));
+    let alike = |index: &Index, one: &str, other: &str| {
+        let get = |name| index.pods.get(&ObjectName::new("shop", name)).unwrap().clone();
+        let (one, other) = (get(one), get(other));
+        let labels = one.metadata.labels.is_one_with(&other.metadata.labels);
+        (labels, one.spec.containers.is_one_with(&other.spec.containers))
+    };
+    assert_eq!(alike(&index, "a-1", "a-2"), (true, true));
+    assert_eq!(alike(&index, "a-2", "b-1"), (false, true), "their labels differ");
+    // A new version of one is an object of its own at first.
+    let _ = index.apply::<Pod>(Event::Applied(Arc::new(object(pod("a-1", "10.77.0.9", true)))));
+    assert_eq!(alike(&index, "a-1", "a-2"), (true, true));
+}

@@ -2,6 +2,7 @@ use super::service::IntOrString;
 use crate::{
     kind::Kind,
     meta::{Meta, list, nullable},
+    shared::Shared,
 };
 use serde::{Deserialize, Deserializer};
 use std::net::IpAddr;
@@ -26,9 +27,9 @@ pub struct PodSpec {
     #[serde(deserialize_with = "nullable")]
     pub service_account_name: String,
     #[serde(deserialize_with = "list")]
-    pub containers: Vec<Container>,
+    pub containers: Shared<Vec<Container>>,
     #[serde(deserialize_with = "list")]
-    pub init_containers: Vec<Container>,
+    pub init_containers: Shared<Vec<Container>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -119,6 +120,11 @@ impl Kind for Pod {
     fn meta(&self) -> &Meta {
         &self.metadata
     }
+    fn share(&mut self, like: &Self) {
+        self.metadata.share(&like.metadata);
+        self.spec.containers.share(&like.spec.containers);
+        self.spec.init_containers.share(&like.spec.init_containers);
+    }
 }
 
 impl Pod {
@@ -143,7 +149,7 @@ impl Pod {
 
     /// Init containers first, as they start first.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
-        self.spec.init_containers.iter().chain(&self.spec.containers)
+        self.spec.init_containers.iter().chain(self.spec.containers.iter())
     }
 
     /// The number of a named container port; init containers count (native sidecars serve, too).
