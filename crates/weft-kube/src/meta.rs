@@ -2,8 +2,11 @@
 
 use crate::shared::Shared;
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer};
-use std::{collections::BTreeMap, fmt};
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
 /// Annotations are kept if their prefix ends so. Others are nobody's business here and can be long: kubectl keeps a second
 /// copy of the whole object in one.
@@ -126,6 +129,16 @@ impl fmt::Display for ObjectName {
     }
 }
 
+/// Text that is borrowed from the answer where it has no escapes: most of an object is read only to be passed over.
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(crate) struct Text<'t>(#[serde(borrow)] pub(crate) Cow<'t, str>);
+
+impl From<Text<'_>> for String {
+    fn from(text: Text<'_>) -> String {
+        text.0.into_owned()
+    }
+}
+
 /// Go writes empty lists, maps and strings as `null`.
 pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
@@ -145,22 +158,73 @@ pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, L: From<Vec<T
 fn our_annotations<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Shared<BTreeMap<String, String>>, D::Error> {
-    let mut annotations: BTreeMap<String, String> = nullable(deserializer)?;
-    annotations.retain(|name, _| {
-        name.split_once('/').is_some_and(|(prefix, _)| OURS.iter().any(|ours| prefix.ends_with(ours)))
-    });
-    Ok(annotations.into())
+    struct Ours;
+    impl<'de> Visitor<'de> for Ours {
+        type Value = BTreeMap<String, String>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("annotations")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut annotations = BTreeMap::new();
+            while let Some(Text(name)) = map.next_key()? {
+                let prefix = name.split_once('/').map_or("", |(prefix, _)| prefix);
+                if OURS.iter().any(|ours| prefix.ends_with(ours)) {
+                    annotations.insert(name.into_owned(), map.next_value()?);
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(annotations)
+        }
+    }
+    deserializer.deserialize_any(Ours).map(Shared::from)
+}
+
+/// A list of which few elements are kept; the others are not put anywhere on the way. `null` is an empty one.
+pub(crate) fn some_of<'de, D: Deserializer<'de>, Seen: Deserialize<'de>, T>(
+    deserializer: D,
+    keep: impl Fn(Seen) -> Option<T>,
+) -> Result<Vec<T>, D::Error> {
+    struct Few<Seen, Keep>(Keep, PhantomData<Seen>);
+    impl<'de, Seen: Deserialize<'de>, T, Keep: Fn(Seen) -> Option<T>> Visitor<'de> for Few<Seen, Keep> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut kept = Vec::new();
+            while let Some(seen) = list.next_element()? {
+                if let Some(element) = (self.0)(seen) {
+                    kept.reserve_exact(1);
+                    kept.push(element);
+                }
+            }
+            Ok(kept)
+        }
+    }
+    deserializer.deserialize_any(Few(keep, PhantomData))
 }
 
 fn last_writer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Entry {
-        manager: String,
+    struct Entry<'e> {
+        #[serde(borrow)]
+        manager: Text<'e>,
         time: Option<Timestamp>,
     }
-    let entries: Vec<Entry> = nullable(deserializer)?;
-    Ok(entries.into_iter().max_by_key(|e| e.time).map(|e| e.manager).filter(|m| !m.is_empty()))
+    let entries: Vec<Entry<'de>> = nullable(deserializer)?;
+    Ok(entries
+        .into_iter()
+        .max_by_key(|e| e.time)
+        .map(|e| e.manager.into())
+        .filter(|m: &String| !m.is_empty()))
 }
 
 #[cfg(test)]

@@ -9,14 +9,19 @@ use crate::{
     kind::{Decoded, Kind, Undecodable},
     meta::{Meta, ObjectName},
 };
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use rand::Rng;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer as _,
+    de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::Value;
 use std::{
+    collections::VecDeque,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -27,11 +32,16 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 use weft_fault::{Code, Fault};
 
 /// Objects per page of a list.
 const PAGE: usize = 500;
+/// Pages that are read into their types at the same time.
+const READ_AHEAD: usize = 3;
+/// The longest page: objects of half a megabyte each are not seen in practice.
+const PAGE_LIMIT: usize = 256 << 20;
 /// The longest line of a watch: one object (etcd's limit is 1.5 MiB, and JSON is longer than protobuf).
 const LINE_LIMIT: usize = 16 << 20;
 /// The server ends a watch after this (plus up to a tenth); we do so a little later.
@@ -104,6 +114,77 @@ impl Progress {
     pub fn idle(&self) -> Duration {
         self.started.elapsed().saturating_sub(Duration::from_millis(self.last_ms.load(Ordering::Relaxed)))
     }
+}
+
+/// What one page of a list holds.
+struct Page<K> {
+    objects: Vec<Result<K, Box<Undecodable>>>,
+    metadata: ListMeta,
+}
+
+fn read_page<K: Kind>(page: &[u8]) -> Result<Page<K>, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(bound = "T: DeserializeOwned")]
+    struct List<T> {
+        #[serde(default)]
+        metadata: ListMeta,
+        #[serde(default = "Option::default")]
+        items: Option<Vec<T>>,
+    }
+    // Checked once and not string by string. What is no text is refused, with its place, below.
+    let good = str::from_utf8(page).ok().and_then(|text| serde_json::from_str::<List<K>>(text).ok());
+    // A page of good objects is read straight into their types; the way around a bad one costs several times as much.
+    if let Some(List { metadata, items }) = good {
+        return Ok(Page { objects: items.unwrap_or_default().into_iter().map(Ok).collect(), metadata });
+    }
+    let list: List<Decoded<K>> = serde_json::from_slice(page).map_err(ApiError::Unreadable)?;
+    Ok(Page {
+        objects: list.items.unwrap_or_default().into_iter().map(|decoded| decoded.0).collect(),
+        metadata: list.metadata,
+    })
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+    r#continue: Option<String>,
+}
+
+impl ListMeta {
+    /// The token of the next page, unless this is the last.
+    fn next(self) -> Option<String> {
+        self.r#continue.filter(|token| !token.is_empty())
+    }
+}
+
+/// What a list says of itself, if it says so before its objects, as servers do. The objects are not looked at.
+fn list_meta_before_items(list: &[u8]) -> Option<ListMeta> {
+    struct Head<'m>(&'m mut Option<ListMeta>);
+    impl<'de> Visitor<'de> for Head<'_> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            while let Some(key) = map.next_key::<String>()? {
+                match key.as_str() {
+                    "metadata" => *self.0 = Some(map.next_value()?),
+                    "items" => {}
+                    _ => {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                }
+                break;
+            }
+            // The rest is left unread: this is no failure, and nobody looks at it.
+            Err(de::Error::custom("enough"))
+        }
+    }
+    let mut meta = None;
+    let _enough = serde_json::Deserializer::from_slice(list).deserialize_map(Head(&mut meta));
+    meta
 }
 
 /// What objects that follow one another in a list have alike is kept once.
@@ -287,55 +368,46 @@ impl Watch {
             .map_err(|e| ApiError::Transport(Box::new(e)))
     }
 
+    /// All pages. While some are read into their types, on threads of their own, the next one is on its way.
     async fn list<K: Kind>(&self) -> Result<(Vec<Result<K, Box<Undecodable>>>, String), ApiError> {
-        #[derive(Deserialize)]
-        #[serde(bound = "T: DeserializeOwned")]
-        struct List<T> {
-            #[serde(default)]
-            metadata: ListMeta,
-            #[serde(default = "Option::default")]
-            items: Option<Vec<T>>,
-        }
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct ListMeta {
-            resource_version: String,
-            r#continue: Option<String>,
-        }
         let mut objects = Vec::new();
-        let mut next = String::new();
-        let page = PAGE.to_string();
+        let mut reading = VecDeque::new();
+        let mut next = Some(String::new());
         loop {
-            let mut query = vec![("limit", page.as_str())];
-            if !next.is_empty() {
-                query.push(("continue", next.as_str()));
+            while reading.len() < READ_AHEAD
+                && let Some(token) = next.take()
+            {
+                let page = self.page::<K>(&token).await?;
+                // `None` if it only says behind its objects how to go on.
+                next = list_meta_before_items(&page).and_then(ListMeta::next);
+                reading.push_back(AbortOnDropHandle::new(tokio::spawn(async move { read_page::<K>(&page) })));
             }
-            let page_begins = objects.len();
-            let response = api::send(&self.client, self.request::<K>(true, &query)?).await?;
-            let bytes = api::read(response.into_body(), 256 << 20).await?;
-            // A page of good objects is read straight into their types; the way around a bad one costs several times as much.
-            let metadata = match serde_json::from_slice::<List<K>>(&bytes) {
-                Ok(list) => {
-                    objects.extend(list.items.unwrap_or_default().into_iter().map(Ok));
-                    list.metadata
-                }
-                Err(_) => {
-                    let list: List<Decoded<K>> =
-                        serde_json::from_slice(&bytes).map_err(ApiError::Unreadable)?;
-                    objects.extend(list.items.unwrap_or_default().into_iter().map(|d| d.0));
-                    list.metadata
-                }
-            };
-            share(&mut objects[page_begins.saturating_sub(1)..]);
+            let page = reading.pop_front().expect("a round begins with a page to ask for or being read");
+            let page = page.await.map_err(|e| ApiError::Transport(Box::new(e)))??;
+            let joint = objects.len().saturating_sub(1);
+            objects.extend(page.objects);
+            share(&mut objects[joint..]);
             self.progress.alive();
-            match metadata.r#continue {
-                Some(token) if !token.is_empty() => next = token,
-                _ => {
+            if reading.is_empty() && next.is_none() {
+                let version = page.metadata.resource_version.clone();
+                next = page.metadata.next();
+                if next.is_none() {
                     self.progress.lists.fetch_add(1, Ordering::Relaxed);
-                    return Ok((objects, metadata.resource_version));
+                    return Ok((objects, version));
                 }
             }
         }
+    }
+
+    /// One page of the list as it comes. `token` is empty for the first.
+    async fn page<K: Kind>(&self, token: &str) -> Result<Bytes, ApiError> {
+        let limit = PAGE.to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        if !token.is_empty() {
+            query.push(("continue", token));
+        }
+        let response = api::send(&self.client, self.request::<K>(true, &query)?).await?;
+        api::read(response.into_body(), PAGE_LIMIT).await
     }
 
     /// One watch connection. `version` is where it stands, also after it ended.

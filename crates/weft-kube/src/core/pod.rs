@@ -1,7 +1,7 @@
 use super::service::IntOrString;
 use crate::{
     kind::Kind,
-    meta::{Meta, list, nullable},
+    meta::{Meta, Text, list, nullable, some_of},
     shared::Shared,
 };
 use serde::{Deserialize, Deserializer};
@@ -60,10 +60,17 @@ pub struct ContainerPort {
 pub const INBOUND_ADDR: &str = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR";
 
 fn known_env<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EnvVar>, D::Error> {
-    let mut env: Vec<EnvVar> = nullable(deserializer)?;
-    env.retain(|variable| variable.name == INBOUND_ADDR);
-    env.shrink_to_fit();
-    Ok(env)
+    #[derive(Deserialize)]
+    struct Seen<'s> {
+        #[serde(borrow)]
+        name: Text<'s>,
+        #[serde(borrow, default)]
+        value: Option<Text<'s>>,
+    }
+    some_of(deserializer, |seen: Seen<'de>| {
+        let known = seen.name.0 == INBOUND_ADDR;
+        known.then(|| EnvVar { name: seen.name.into(), value: seen.value.map(String::from) })
+    })
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

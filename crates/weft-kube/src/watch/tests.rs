@@ -111,6 +111,35 @@ async fn lists_then_follows_and_resumes_where_it_stood() {
     assert!(asked[2].0.contains("resourceVersion=9&"), "{asked:?}");
 }
 
+/// Where a list says how to go on, before its objects or behind them, does not matter; a page that cannot be had voids the list.
+#[tokio::test(start_paused = true)]
+async fn a_list_is_read_page_by_page() {
+    let before = |token: &str, name: &str| {
+        let (meta, object) =
+            (serde_json::json!({"continue": token, "resourceVersion": "5"}), service(name, "3"));
+        cut(&format!("{{\"kind\":\"ServiceList\",\"metadata\":{meta},\"items\":[{object}]}}"))
+    };
+    let behind = |token: &str, name: &str| {
+        let (meta, object) =
+            (serde_json::json!({"continue": token, "resourceVersion": "5"}), service(name, "3"));
+        cut(&format!("{{\"items\":[{object}],\"metadata\":{meta}}}"))
+    };
+    let (script, mut events, _) = run::<Service>(vec![
+        before("one", "a"),
+        json(410, serde_json::json!({"code": 410, "reason": "Expired", "message": "too old"})),
+        before("two", "a"),
+        behind("three", "b"),
+        before("", "c"),
+    ]);
+    let Some(Event::Replaced(objects)) = events.recv().await else { panic!("the whole set") };
+    let names: Vec<_> = objects.into_iter().map(|object| object.unwrap().metadata.name).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let asked: Vec<String> = script.asked().into_iter().map(|(uri, _)| uri).collect();
+    let tokens: Vec<&str> =
+        asked.iter().take(5).map(|uri| uri.split_once("continue=").map_or("", |(_, token)| token)).collect();
+    assert_eq!(tokens, ["", "one", "", "two", "three"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_too_old_means_one_new_list() {
     let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\"}}\n";
