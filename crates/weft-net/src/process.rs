@@ -1,7 +1,8 @@
 //! Processes: signals by pidfd, the duties of process 1, and terminals.
 
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, pidfd_send_signal,
+    setpriority_process, waitpid,
 };
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::{
@@ -49,6 +50,12 @@ impl AsFd for Pidfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Lets other threads go first: `niceness` from 1 to 19, for the calling thread alone (setpriority(2)). Any process may do this.
+pub fn lower_priority(niceness: i32) {
+    // It can only fail for a process that is not there, or to raise a priority.
+    let _cannot = setpriority_process(None, niceness);
 }
 
 /// Holds back every signal of this thread until [`serve_as_init`] takes them. To be called before the first child starts, so
@@ -161,5 +168,22 @@ impl Terminal {
     pub fn set_size(&self, rows: u16, columns: u16) -> io::Result<()> {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(self.0.get_ref(), size)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::getpriority_process;
+
+    #[test]
+    fn only_the_thread_that_asks_goes_last() {
+        let own = getpriority_process(None).unwrap();
+        let other = std::thread::spawn(|| {
+            lower_priority(19);
+            getpriority_process(None).unwrap()
+        });
+        assert_eq!(other.join().unwrap(), 19);
+        assert_eq!(getpriority_process(None).unwrap(), own);
     }
 }

@@ -14,9 +14,12 @@ use hyper::body::Frame;
 use parking_lot::Mutex;
 use std::{
     io::Write,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, Semaphore, mpsc, oneshot},
+};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 
 /// Scrapers that are served at the same time. Prometheus and a person or two; more of them is a mistake, which must not cost
@@ -24,17 +27,44 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 const SCRAPERS: usize = 8;
 /// Pieces that are ready before their reader is.
 const AHEAD: usize = 2;
+/// Of the thread that writes pages (sched(7)): a tenth of the weight of a worker that wants the same CPU. Not less, since on a
+/// machine without an idle moment the page has to end, too.
+const NICENESS: i32 = 10;
 
-/// Who may scrape, and the page that is being written.
+/// Who may scrape, the page that is being written, and the thread that writes it.
 #[derive(Debug)]
 pub(super) struct Scrapes {
     present: Arc<Semaphore>,
     latest: Mutex<Weak<Page>>,
+    /// From the first scrape on.
+    thread: OnceLock<Option<Unhurried>>,
 }
 
 impl Default for Scrapes {
     fn default() -> Self {
-        Scrapes { present: Arc::new(Semaphore::new(SCRAPERS)), latest: Mutex::default() }
+        let present = Arc::new(Semaphore::new(SCRAPERS));
+        Scrapes { present, latest: Mutex::default(), thread: OnceLock::new() }
+    }
+}
+
+/// One thread that gives way to the workers: it writes tens of megabytes where there are many series.
+#[derive(Debug)]
+struct Unhurried {
+    runtime: Handle,
+    /// The thread ends when this is dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+impl Unhurried {
+    fn start() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("metrics".into()).spawn(move || {
+            weft_net::process::lower_priority(NICENESS);
+            let _dropped = runtime.block_on(stopped);
+        })?;
+        Ok(Unhurried { runtime: handle, _stop: stop })
     }
 }
 
@@ -50,7 +80,7 @@ impl Scrapes {
         let gzip = accepts_gzip(headers);
         let page = self.join(&mesh.metrics);
         let (pieces, read) = mpsc::channel(AHEAD);
-        tokio::spawn(async move {
+        self.spawn(async move {
             tokio::select! {
                 () = page.read(gzip, &pieces) => {}
                 // Whoever leaves holds nothing any longer; a page that nobody waits for is written no further.
@@ -78,8 +108,19 @@ impl Scrapes {
         }
         let page = Arc::new(Page::default());
         *latest = Arc::downgrade(&page);
-        tokio::spawn(write(Arc::downgrade(&page), metrics.clone()));
+        self.spawn(write(Arc::downgrade(&page), metrics.clone()));
         page
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let start = || {
+            let say = |error: &std::io::Error| tracing::warn!(%error, "no thread for metrics; the agent writes them");
+            Unhurried::start().inspect_err(say).ok()
+        };
+        match self.thread.get_or_init(start) {
+            Some(thread) => drop(thread.runtime.spawn(work)),
+            None => drop(tokio::spawn(work)),
+        }
     }
 }
 

@@ -12,14 +12,19 @@ pub(super) fn workers(vars: &mut Vars<'_>) -> usize {
     let old: Option<usize> = vars.number("CORES");
     let min = min.or(old);
     let wanted = max.or_else(|| ratio.map(|r| (available as f32 * r).round() as usize)).or(min);
-    let wanted =
-        wanted.or_else(|| quota(Path::new("/sys/fs/cgroup"), Path::new("/proc/self/cgroup"))).unwrap_or(1);
+    let whole = |thousandths: u64| usize::try_from(thousandths.div_ceil(1000)).unwrap_or(usize::MAX);
+    let wanted = wanted.or_else(|| cpu_quota().map(whole)).unwrap_or(1);
     wanted.max(min.unwrap_or(1)).clamp(1, available)
 }
 
-/// The least quota of this process's cgroup and those above it, in whole CPUs, rounded up; `None` without one. `root` is
+/// What this process may use of CPUs, in thousandths of one, as it is now; `None` without a quota.
+pub(crate) fn cpu_quota() -> Option<u64> {
+    quota(Path::new("/sys/fs/cgroup"), Path::new("/proc/self/cgroup"))
+}
+
+/// The least quota of this process's cgroup and those above it, in thousandths of a CPU; `None` without one. `root` is
 /// where the hierarchy is mounted, `of_process` says where in it the process is (cgroups(7)).
-fn quota(root: &Path, of_process: &Path) -> Option<usize> {
+fn quota(root: &Path, of_process: &Path) -> Option<u64> {
     let listed = fs::read_to_string(of_process).unwrap_or_default();
     let v2 = |dir: &Path| parse_v2(&fs::read_to_string(dir.join("cpu.max")).ok()?);
     let v1 = |dir: &Path| {
@@ -39,21 +44,21 @@ fn quota(root: &Path, of_process: &Path) -> Option<usize> {
 }
 
 /// The least of what the directories from `path` up to the mount point say.
-fn least(mount: &Path, path: &str, read: &dyn Fn(&Path) -> Option<usize>) -> Option<usize> {
+fn least(mount: &Path, path: &str, read: &dyn Fn(&Path) -> Option<u64>) -> Option<u64> {
     let own = mount.join(path.trim_start_matches('/'));
     own.ancestors().take(32).take_while(|dir| dir.starts_with(mount)).filter_map(read).min()
 }
 
 /// `QUOTA PERIOD` in microseconds, or `max PERIOD`.
-fn parse_v2(text: &str) -> Option<usize> {
+fn parse_v2(text: &str) -> Option<u64> {
     let (quota, period) = text.trim().split_once(' ')?;
     parse_v1(quota.parse().ok()?, period.parse().ok()?)
 }
 
 /// A quota of -1 is none.
-fn parse_v1(quota: i64, period: i64) -> Option<usize> {
+fn parse_v1(quota: i64, period: i64) -> Option<u64> {
     let (quota, period) = (u64::try_from(quota).ok()?, u64::try_from(period).ok()?);
-    (quota > 0 && period > 0).then(|| usize::try_from(quota.div_ceil(period)).unwrap_or(usize::MAX))
+    (quota > 0 && period > 0).then(|| quota.saturating_mul(1000).div_ceil(period))
 }
 
 #[cfg(test)]
@@ -61,7 +66,7 @@ mod tests {
     use super::*;
 
     /// A cgroup file system with these files, and a process that is at `listed`.
-    fn quota_of(listed: &str, files: &[(&str, &str)]) -> Option<usize> {
+    fn quota_of(listed: &str, files: &[(&str, &str)]) -> Option<u64> {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("cgroup");
         for (name, text) in files {
@@ -75,9 +80,9 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_cpu_counts_as_one() {
-        assert_eq!(quota_of("0::/\n", &[("cpu.max", "150000 100000\n")]), Some(2));
-        assert_eq!(quota_of("0::/\n", &[("cpu.max", "20000 100000\n")]), Some(1));
+    fn a_quota_is_what_the_group_may_use_in_a_period() {
+        assert_eq!(quota_of("0::/\n", &[("cpu.max", "150000 100000\n")]), Some(1500));
+        assert_eq!(quota_of("0::/\n", &[("cpu.max", "20000 100000\n")]), Some(200));
         assert_eq!(quota_of("0::/\n", &[("cpu.max", "max 100000\n")]), None);
         assert_eq!(quota_of("0::/\n", &[]), None);
         for nonsense in ["", "x 100000", "100000", "100000 0"] {
@@ -88,15 +93,15 @@ mod tests {
     #[test]
     fn the_narrowest_group_counts() {
         let files = [("pod/cpu.max", "300000 100000"), ("pod/proxy/cpu.max", "max 100000")];
-        assert_eq!(quota_of("0::/pod/proxy\n", &files), Some(3));
+        assert_eq!(quota_of("0::/pod/proxy\n", &files), Some(3000));
         // The path is the host's; the container sees its own group as the root.
-        assert_eq!(quota_of("0::/kubepods/x\n", &[("cpu.max", "400000 100000")]), Some(4));
+        assert_eq!(quota_of("0::/kubepods/x\n", &[("cpu.max", "400000 100000")]), Some(4000));
     }
 
     #[test]
     fn the_first_version_counts_too() {
         let files = [("cpu/pod/cpu.cfs_quota_us", "250000"), ("cpu/pod/cpu.cfs_period_us", "100000")];
-        assert_eq!(quota_of("4:cpu,cpuacct:/pod\n3:memory:/pod\n", &files), Some(3));
+        assert_eq!(quota_of("4:cpu,cpuacct:/pod\n3:memory:/pod\n", &files), Some(2500));
         let none = [("cpu/cpu.cfs_quota_us", "-1"), ("cpu/cpu.cfs_period_us", "100000")];
         assert_eq!(quota_of("4:cpu,cpuacct:/\n", &none), None);
     }

@@ -3,7 +3,7 @@
 //! Every variable is read once, and every mistake is reported, each with the variable, its value and the form that was
 //! expected. Live policy is not here: it comes from the controller and may change while the proxy runs.
 
-mod cores;
+pub(crate) mod cores;
 mod env;
 pub(crate) mod parse;
 mod policy;
