@@ -5,6 +5,7 @@ use crate::{
     log::Log,
     mesh::Mesh,
     metrics::{self, Metrics},
+    vital,
 };
 use bytes::Bytes;
 use flate2::write::GzDecoder;
@@ -66,6 +67,18 @@ impl Unhurried {
         })?;
         Ok(Unhurried { runtime: handle, _stop: stop })
     }
+
+    /// As on the agent's thread, a bug here is not survived: a page that is never whole would look like a slow proxy.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let working = self.runtime.spawn(work);
+        self.runtime.spawn(async move {
+            if let Err(panicked) = working.await
+                && panicked.is_panic()
+            {
+                vital::ended("the page of metrics", &panicked);
+            }
+        });
+    }
 }
 
 impl Scrapes {
@@ -118,7 +131,7 @@ impl Scrapes {
             Unhurried::start().inspect_err(say).ok()
         };
         match self.thread.get_or_init(start) {
-            Some(thread) => drop(thread.runtime.spawn(work)),
+            Some(thread) => thread.spawn(work),
             None => drop(tokio::spawn(work)),
         }
     }
