@@ -1,50 +1,71 @@
-//! Label selectors (`matchLabels`, `matchExpressions`).
+//! Label selectors (`matchLabels`, `matchExpressions`) as the API writes them.
 
 use crate::meta::nullable;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Deref};
+use weft_model::selector::{self, Selector};
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+/// See [`Selector`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Written")]
+pub struct LabelSelector(Selector);
+
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LabelSelector {
+struct Written {
     #[serde(deserialize_with = "nullable")]
-    pub match_labels: BTreeMap<String, String>,
+    match_labels: BTreeMap<String, String>,
     #[serde(deserialize_with = "nullable")]
-    pub match_expressions: Vec<Requirement>,
+    match_expressions: Vec<Requirement>,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Requirement {
-    pub key: String,
-    pub operator: Operator,
+#[derive(Deserialize)]
+struct Requirement {
+    key: String,
+    operator: Operator,
     #[serde(default, deserialize_with = "nullable")]
-    pub values: Vec<String>,
+    values: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Operator {
+#[derive(Deserialize)]
+#[serde(remote = "selector::Operator")]
+enum OperatorDef {
     In,
     NotIn,
     Exists,
     DoesNotExist,
 }
 
-impl LabelSelector {
-    /// An empty selector selects everything.
-    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.match_labels.iter().all(|(k, v)| labels.get(k) == Some(v))
-            && self.match_expressions.iter().all(|r| r.holds(labels.get(&r.key)))
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Operator(#[serde(with = "OperatorDef")] selector::Operator);
+
+impl From<Written> for LabelSelector {
+    fn from(written: Written) -> Self {
+        let labels = written.match_labels.into_iter().map(|(key, value)| selector::Requirement {
+            key,
+            operator: selector::Operator::In,
+            values: vec![value],
+        });
+        let expressions = written.match_expressions.into_iter().map(|r| selector::Requirement {
+            key: r.key,
+            operator: r.operator.0,
+            values: r.values,
+        });
+        LabelSelector(Selector { requirements: labels.chain(expressions).collect() })
     }
 }
 
-impl Requirement {
-    fn holds(&self, value: Option<&String>) -> bool {
-        match self.operator {
-            Operator::In => value.is_some_and(|v| self.values.contains(v)),
-            Operator::NotIn => value.is_none_or(|v| !self.values.contains(v)),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-        }
+impl From<LabelSelector> for Selector {
+    fn from(selector: LabelSelector) -> Self {
+        selector.0
+    }
+}
+
+impl Deref for LabelSelector {
+    type Target = Selector;
+    fn deref(&self) -> &Selector {
+        &self.0
     }
 }
 
@@ -62,6 +83,7 @@ mod tests {
             assert_eq!(parsed.selects(&labels), expected, "{parsed:?}");
         };
         check(json!({}), true);
+        check(json!({"matchLabels": null, "matchExpressions": null}), true);
         check(json!({"matchLabels": {"app": "web"}}), true);
         check(json!({"matchLabels": {"app": "web", "x": "y"}}), false);
         check(json!({"matchExpressions": [{"key": "tier", "operator": "In", "values": ["front"]}]}), true);

@@ -9,7 +9,10 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use weft_kube::{
-    core::rollout::{DaemonSet, Deployment, Link, NetworkPolicy, StatefulSet, Template},
+    core::{
+        network_policy::NetworkPolicy,
+        rollout::{DaemonSet, Deployment, Link, StatefulSet, Template},
+    },
     kind::Kind,
     meta::ObjectName,
     watch::{Event, Pulse, Scope, Watch},

@@ -78,7 +78,4 @@ macro_rules! specified {
         }
     )*};
 }
-specified!(
-    NetworkPolicy "networking.k8s.io" "v1" "networkpolicies",
-    Link "multicluster.linkerd.io" "v1alpha3" "links"
-);
+specified!(Link "multicluster.linkerd.io" "v1alpha3" "links");
