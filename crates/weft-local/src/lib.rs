@@ -13,6 +13,7 @@ pub mod controllers;
 mod dns;
 pub mod entry;
 pub mod network;
+mod network_policy;
 pub mod node;
 mod service_nat;
 mod services;

@@ -109,7 +109,7 @@ pub(crate) fn table(network: &Network, translations: &[Translation]) -> Table {
         .was_destination_nat()
         .payload(Base::Network, 12, 4, 8)
         .payload(Base::Network, 16, 4, 9)
-        .contained(HAIRPIN, 8)
+        .contained(HAIRPIN, None, 8)
         .masquerade();
     table.rule("to-itself", itself);
     table

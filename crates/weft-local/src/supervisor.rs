@@ -7,6 +7,7 @@ use crate::{
     controllers,
     dns::Dns,
     network::{GATEWAY, Network},
+    network_policy,
     node::{NODE_NAME, Node},
     service_nat, services,
 };
@@ -143,6 +144,7 @@ async fn mesh(
     let (to_services, services) = watch::channel(Arc::default());
     tokio::spawn(services::follow(client.clone(), to_services));
     tokio::spawn(service_nat::follow(NftSocket::open()?, network, services.clone()));
+    tokio::spawn(network_policy::follow(client.clone(), network, services.clone(), NftSocket::open()?));
     let outside = (udp(resolver)?, config.name_servers.clone());
     let dns = Dns::new(network, crate::CLUSTER_DOMAIN, services, Some(outside));
     let at = SocketAddr::from((network.dns_ip(), 53));

@@ -5,6 +5,7 @@
 mod machine {
     pub(crate) mod dev;
     pub(crate) mod lab;
+    pub(crate) mod policies;
     pub(crate) mod tests;
     pub(crate) mod tool;
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
-    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, policy::v1 as policy,
-    rbac::v1 as rbac,
+    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery,
+    networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use parking_lot::RwLock;
@@ -120,7 +120,7 @@ type Row = (
 );
 
 /// Everything that `weft up` runs or stores. A kind that nothing acts on is better refused than accepted in silence:
-/// StatefulSets, DaemonSets, CronJobs and NetworkPolicies are absent on purpose.
+/// StatefulSets, DaemonSets and CronJobs are absent on purpose.
 #[rustfmt::skip]
 fn table() -> Vec<Row> {
     let rbac_group = "rbac.authorization.k8s.io";
@@ -149,6 +149,7 @@ fn table() -> Vec<Row> {
         ("batch", "v1", "jobs", "Job", &[], true, Traits { scale: false, ..WORKLOAD }, decode::<batch::Job>, &["status.successful"]),
         // A budget bounds evictions, and nothing is evicted here: it holds by itself.
         ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", &["pdb"], false, Traits { status: true, ..generation }, decode::<policy::PodDisruptionBudget>, &[]),
+        ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", &["netpol"], false, Traits { generation: true, ..NAMESPACED }, decode::<networking::NetworkPolicy>, &[]),
         (rbac_group, "v1", "clusterrolebindings", "ClusterRoleBinding", &[], false, CLUSTER, decode::<rbac::ClusterRoleBinding>, &[]),
         (rbac_group, "v1", "clusterroles", "ClusterRole", &[], false, CLUSTER, decode::<rbac::ClusterRole>, &[]),
         (rbac_group, "v1", "rolebindings", "RoleBinding", &[], false, NAMESPACED, decode::<rbac::RoleBinding>, &[]),
@@ -312,6 +313,6 @@ mod tests {
         let kinds = Kinds::default();
         assert_eq!(&*kinds.find("apps", "v1", "deployments").unwrap().resource, "deployments.apps");
         assert_eq!(kinds.find_kind("v1", "Pod").unwrap().plural, "pods");
-        assert!(kinds.find("networking.k8s.io", "v1", "networkpolicies").is_none());
+        assert!(kinds.find("apps", "v1", "statefulsets").is_none());
     }
 }

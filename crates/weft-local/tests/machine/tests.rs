@@ -2,6 +2,7 @@
 
 use super::{
     lab::{self, apply, condition, logs, phase, ready, until},
+    policies::network_policies_are_enforced,
     tool,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -50,7 +51,8 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
         graceful_ends,
         commands_in_containers,
         redirected_pods,
-        images_without_a_command_say_so
+        images_without_a_command_say_so,
+        network_policies_are_enforced
     );
     let state = root.path().join(&name);
     if wanted("stop") {
@@ -67,7 +69,7 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
 }
 
 /// The command of a pod that is this program again.
-fn tool_command(words: &[&str]) -> String {
+pub(crate) fn tool_command(words: &[&str]) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = vec![program.to_str().expect("a path in UTF-8"), "tool"];
     command.extend(words);
@@ -340,6 +342,16 @@ spec:
     until(client, "stubborn", "gone", serde_json::Value::is_null).await;
 }
 
+/// What a command in a pod writes, and `Success` or `Failure`.
+pub(crate) async fn exec(client: &Client, pod: &str, command: &[&str]) -> (String, String) {
+    let params = AttachParams::default().stderr(false);
+    let mut running = pods(client).exec(pod, command.iter().copied(), &params).await.unwrap();
+    let mut out = String::new();
+    running.stdout().unwrap().read_to_string(&mut out).await.unwrap();
+    let status = running.take_status().unwrap().await.unwrap();
+    (out, status.status.unwrap_or_default())
+}
+
 async fn commands_in_containers(client: &Client, _mesh: &Mesh) {
     apply(client, r#"
 apiVersion: v1
@@ -348,14 +360,7 @@ metadata: {name: shell}
 spec: {containers: [{name: c, image: none, env: [{name: A, value: b}], command: [/bin/sh, -c, "while :; do sleep 0.1; done"]}]}
 "#).await;
     ready(client, "shell").await;
-    let run = async |script: &str| {
-        let params = AttachParams::default().stderr(false);
-        let mut running = pods(client).exec("shell", ["/bin/sh", "-c", script], &params).await.unwrap();
-        let mut out = String::new();
-        running.stdout().unwrap().read_to_string(&mut out).await.unwrap();
-        let status = running.take_status().unwrap().await.unwrap();
-        (out, status.status.unwrap_or_default())
-    };
+    let run = async |script: &str| exec(client, "shell", &["/bin/sh", "-c", script]).await;
     assert_eq!(
         run("hostname; echo $A; cat /proc/1/comm | head -c 0").await,
         ("shell\nb\n".into(), "Success".into())

@@ -12,6 +12,7 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
         ["serve", port, text] => serve(port, text),
         ["redirect"] => weft_net::redirect::nft::apply(&Default::default()).map_err(|e| e.error),
         ["get", address] => get(address).map(|text| println!("{text}")),
+        ["try", address] => try_once(address),
         other => Err(std::io::Error::other(format!("unknown: {other:?}"))),
     };
     match done {
@@ -39,6 +40,12 @@ fn serve(port: &str, text: &str) -> std::io::Result<()> {
             stream.write_all(answer.as_bytes())?;
         }
     }
+}
+
+/// Fails after a second without an answer to the first packet: what is dropped is never answered.
+fn try_once(address: &str) -> std::io::Result<()> {
+    let to = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
+    TcpStream::connect_timeout(&to, Duration::from_secs(1)).map(drop)
 }
 
 /// The body that an HTTP server at `host:port` answers.

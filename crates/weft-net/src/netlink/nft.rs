@@ -26,6 +26,7 @@ pub enum Family {
 #[derive(Clone, Copy, Debug)]
 pub enum Hook {
     Prerouting = 0,
+    Input = 1,
     Forward = 2,
     Output = 3,
     Postrouting = 4,
@@ -83,6 +84,13 @@ pub enum Meta {
 pub enum Base {
     Network = 1,
     Transport = 2,
+}
+
+/// An address of the IPv4 header, by its offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    Source = 12,
+    Destination = 16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +177,20 @@ impl Rule {
 
     /// TCP only (the transport header is not looked at otherwise).
     pub fn tcp(self) -> Self {
-        self.meta(Meta::L4Protocol, 1).compare(1, Compare::Equal, &[libc::IPPROTO_TCP as u8])
+        self.protocol(libc::IPPROTO_TCP as u8)
+    }
+
+    /// Of this protocol only (`IPPROTO_*`).
+    pub fn protocol(self, number: u8) -> Self {
+        self.meta(Meta::L4Protocol, 1).compare(1, Compare::Equal, &[number])
+    }
+
+    /// The packet belongs to a connection that was let through before, or to one that such a connection opened.
+    pub fn established(self) -> Self {
+        const STATE: u32 = 0;
+        const ESTABLISHED: u32 = 1 << 1;
+        const RELATED: u32 = 1 << 2;
+        self.conntrack(STATE, ESTABLISHED | RELATED)
     }
 
     /// The connection's destination port lies in the range, both ends included.
@@ -183,6 +204,18 @@ impl Rule {
             Compare::AtMost,
             &last.to_be_bytes(),
         )
+    }
+
+    /// An address of the packet's IPv4 header, source or destination, in the network or outside of it.
+    pub fn address(self, which: Address, network: Ipv4Addr, prefix: u8, inside: bool) -> Self {
+        let mask = prefix_mask(prefix, 4);
+        let bytes: Vec<u8> = network.octets().iter().zip(&mask).map(|(b, m)| b & m).collect();
+        let how = if inside { Compare::Equal } else { Compare::NotEqual };
+        self.load_address(which, 1).mask(1, &mask).compare(1, how, &bytes)
+    }
+
+    pub fn load_address(self, which: Address, register: u32) -> Self {
+        self.payload(Base::Network, which as u32, 4, register)
     }
 
     /// The packet comes from this network.
@@ -282,10 +315,15 @@ impl Rule {
     pub fn was_destination_nat(self) -> Self {
         const STATUS: u32 = 2;
         const DST_NAT: u32 = 1 << 5;
+        self.conntrack(STATUS, DST_NAT)
+    }
+
+    /// Any of these bits is set in what connection tracking knows.
+    fn conntrack(self, key: u32, bits: u32) -> Self {
         self.expression("ct", |e| {
-            e.attr(1, &1u32.to_be_bytes()).attr(2, &STATUS.to_be_bytes());
+            e.attr(1, &1u32.to_be_bytes()).attr(2, &key.to_be_bytes());
         })
-        .mask(1, &DST_NAT.to_ne_bytes())
+        .mask(1, &bits.to_ne_bytes())
         .compare(1, Compare::NotEqual, &0u32.to_ne_bytes())
     }
 
@@ -299,10 +337,13 @@ impl Rule {
         })
     }
 
-    /// The key that begins in register `key` is in the set.
-    pub fn contained(self, set: &str, key: u32) -> Self {
+    /// The key that begins in register `key` is in the set. An anonymous set has a number.
+    pub fn contained(self, set: &str, set_id: Option<u32>, key: u32) -> Self {
         self.expression("lookup", |e| {
             e.attr(1, &zero_ended(set)).attr(2, &key.to_be_bytes());
+            if let Some(id) = set_id {
+                e.attr(4, &id.to_be_bytes());
+            }
         })
     }
 }
@@ -406,7 +447,6 @@ impl Table {
             k.extend_from_slice(&[0, 0]);
             k
         };
-        const VERDICT: u32 = 0xffff_ff00;
         let id = self.new_set(name, MAP, 12, Some((VERDICT, 0)));
         let elements: Vec<_> = entries
             .iter()
@@ -414,6 +454,26 @@ impl Table {
             .collect();
         self.elements(name, id, &elements);
         self
+    }
+
+    /// A map from IPv4 addresses to chains that are jumped to, and come back from.
+    pub fn chains_by_address(&mut self, name: &str, entries: &[(Ipv4Addr, String)]) -> &mut Self {
+        let id = self.new_set(name, MAP, 4, Some((VERDICT, 0)));
+        let elements: Vec<_> = entries
+            .iter()
+            .map(|(ip, chain)| (ip.octets().to_vec(), Some(Value::Verdict(Verdict::Jump(chain.clone())))))
+            .collect();
+        self.elements(name, id, &elements);
+        self
+    }
+
+    /// An anonymous set of IPv4 addresses. Its name and number are for [`Rule::contained`].
+    pub fn addresses(&mut self, addresses: &[Ipv4Addr]) -> (&'static str, u32) {
+        let name = "__set%d";
+        let id = self.new_set(name, ANONYMOUS | CONSTANT, 4, None);
+        let elements: Vec<_> = addresses.iter().map(|ip| (ip.octets().to_vec(), None)).collect();
+        self.elements(name, id, &elements);
+        (name, id)
     }
 
     /// A set of pairs of IPv4 addresses (source and destination, say).
@@ -493,6 +553,8 @@ impl Table {
     }
 }
 
+/// The type of a map's values that are verdicts.
+const VERDICT: u32 = 0xffff_ff00;
 const ANONYMOUS: u32 = 1;
 const CONSTANT: u32 = 2;
 const MAP: u32 = 8;
