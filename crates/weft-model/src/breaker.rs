@@ -51,12 +51,14 @@ impl Breaker {
         self.probing = false;
     }
 
-    /// An exchange ended. `retry_after`: how long the application asked to be left alone; `random`: from 0 to 1.
+    /// An exchange ended. `retry_after`: how long the application asked to be left alone; `others`: endpoints of the same name
+    /// whose breakers are not shut; `random`: from 0 to 1.
     pub fn observe(
         &mut self,
         outcome: Outcome,
         accrual: &FailureAccrual,
         retry_after: Option<Duration>,
+        others: impl FnOnce() -> usize,
         now_us: u64,
         random: f32,
     ) {
@@ -73,6 +75,10 @@ impl Breaker {
             Some(shut) => (shut.since_us, (shut.pause * 2).max(first).min(backoff.max)),
             None => {
                 if !self.trips(outcome, accrual, now_us) {
+                    return;
+                }
+                // What counted towards it stays counted: the next failure asks again whether it can be spared.
+                if accrual.min_ready > 0 && others() < accrual.min_ready as usize {
                     return;
                 }
                 (now_us, first)
@@ -147,7 +153,7 @@ mod tests {
 
     fn accrual(max_consecutive: u32, rate: Option<SuccessRate>) -> FailureAccrual {
         let backoff = Backoff { min: Duration::from_secs(1), max: Duration::from_secs(3), jitter: 0.0 };
-        FailureAccrual { max_consecutive, rate, backoff, respects_retry_after: true }
+        FailureAccrual { max_consecutive, rate, backoff, respects_retry_after: true, min_ready: 0 }
     }
 
     fn rate(min_requests: u32) -> Option<SuccessRate> {
@@ -156,7 +162,7 @@ mod tests {
 
     fn feed(breaker: &mut Breaker, accrual: &FailureAccrual, outcomes: &[Outcome], now_us: u64) {
         for outcome in outcomes {
-            breaker.observe(*outcome, accrual, None, now_us, 0.0);
+            breaker.observe(*outcome, accrual, None, || 0, now_us, 0.0);
         }
     }
 
@@ -214,16 +220,30 @@ mod tests {
     }
 
     #[test]
+    fn one_that_cannot_be_spared_stays_in_until_another_is_there() {
+        let accrual = FailureAccrual { min_ready: 2, ..accrual(1, None) };
+        let mut breaker = Breaker::default();
+        breaker.observe(Failure, &accrual, None, || 1, 0, 0.0);
+        assert!(breaker.admits(0));
+        breaker.observe(Failure, &accrual, None, || 2, 0, 0.0);
+        assert!(!breaker.admits(0));
+        // What is shut already is no question of sparing.
+        breaker.begin(SECOND);
+        breaker.observe(Failure, &accrual, None, || 0, SECOND, 0.0);
+        assert!(!breaker.admits(2 * SECOND));
+    }
+
+    #[test]
     fn the_application_may_say_how_long_within_bounds() {
         for (asked, from_us) in [(2, 2 * SECOND), (0, SECOND), (600, 3 * SECOND)] {
             let mut breaker = Breaker::default();
             let asked = Some(Duration::from_secs(asked));
-            breaker.observe(Failure, &accrual(1, None), asked, 0, 0.0);
+            breaker.observe(Failure, &accrual(1, None), asked, || 0, 0, 0.0);
             assert!(!breaker.admits(from_us - 1) && breaker.admits(from_us), "{asked:?}");
         }
         let mut breaker = Breaker::default();
         let deaf = FailureAccrual { respects_retry_after: false, ..accrual(1, None) };
-        breaker.observe(Failure, &deaf, Some(Duration::from_secs(2)), 0, 0.0);
+        breaker.observe(Failure, &deaf, Some(Duration::from_secs(2)), || 0, 0, 0.0);
         assert!(breaker.admits(SECOND));
     }
 }

@@ -249,6 +249,8 @@ pub struct FailureAccrual {
     pub backoff: Backoff,
     /// A server's `Retry-After` is how long it is left out first, within the backoff's bounds.
     pub respects_retry_after: bool,
+    /// So many endpoints of a name stay in, however they fail; 0: none needs to.
+    pub min_ready: u32,
 }
 
 /// The share of successes below which an endpoint is left out.
@@ -281,31 +283,36 @@ pub struct OpaqueRoute {
     pub refuses: Option<Refusal>,
 }
 
+impl OpaqueRoutes {
+    /// The same ways for requests. A gateway's client or an ingress knows better than the policy, or the destination changed
+    /// under a connection: requests go where the bytes would.
+    pub fn for_requests(&self) -> HttpRoutes {
+        let rule = |route: &OpaqueRoute| HttpRoute {
+            meta: route.meta.clone(),
+            hosts: route.hosts.clone(),
+            rules: vec![HttpRule {
+                matches: Vec::new(),
+                filters: Vec::new(),
+                backends: route.backends.clone(),
+                timeouts: Timeouts::default(),
+                retry: None,
+                allow_request_headers: false,
+            }],
+        };
+        HttpRoutes { routes: self.routes.iter().map(rule).collect(), accrual: None }
+    }
+}
+
 impl OutboundProtocol {
-    /// The routes of requests. Where the policy speaks of bytes only (a gateway's client or an ingress knows better, or the
-    /// destination changed under a connection), requests go where the bytes would.
-    pub fn http(&self, http2: bool) -> Cow<'_, HttpRoutes> {
+    /// The routes of requests; `Err`: the policy speaks of bytes only, and these are theirs.
+    pub fn http(&self, http2: bool) -> Result<&HttpRoutes, &OpaqueRoutes> {
         match self {
-            OutboundProtocol::Detect { http2: routes, .. } if http2 => Cow::Borrowed(routes),
+            OutboundProtocol::Detect { http2: routes, .. } if http2 => Ok(routes),
             OutboundProtocol::Detect { http1: routes, .. }
             | OutboundProtocol::Http1(routes)
             | OutboundProtocol::Http2(routes)
-            | OutboundProtocol::Grpc(routes) => Cow::Borrowed(routes),
-            OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => {
-                let rule = |route: &OpaqueRoute| HttpRoute {
-                    meta: route.meta.clone(),
-                    hosts: route.hosts.clone(),
-                    rules: vec![HttpRule {
-                        matches: Vec::new(),
-                        filters: Vec::new(),
-                        backends: route.backends.clone(),
-                        timeouts: Timeouts::default(),
-                        retry: None,
-                        allow_request_headers: false,
-                    }],
-                };
-                Cow::Owned(HttpRoutes { routes: routes.routes.iter().map(rule).collect(), accrual: None })
-            }
+            | OutboundProtocol::Grpc(routes) => Ok(routes),
+            OutboundProtocol::Opaque(routes) | OutboundProtocol::Tls(routes) => Err(routes),
         }
     }
 

@@ -64,6 +64,27 @@ impl<F: Future> Future for Within<F> {
     }
 }
 
+/// A deadline that moves with what it waits for. Its timer is armed once, and moved on only when it fires.
+#[derive(Debug, Default)]
+pub(crate) struct Moving(Option<Pin<Box<Sleep>>>);
+
+impl Moving {
+    /// Is it `until`?
+    pub(crate) fn poll(&mut self, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if until < timer.deadline() {
+            timer.as_mut().reset(until);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if until <= timer.deadline() {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(until);
+        }
+        Poll::Pending
+    }
+}
+
 /// By how much a timer that just fired was late, if that is worth a word.
 fn stall(timer: &Sleep) -> Option<Duration> {
     let late = Instant::now().saturating_duration_since(timer.deadline());
@@ -80,6 +101,22 @@ mod tests {
         assert_eq!(within(limit, async { 7 }).await, Ok(7));
         let late = within(limit, std::future::pending::<()>()).await.unwrap_err();
         assert_eq!(late.stalled, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_moves_both_ways() {
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let mut moving = Moving::default();
+        for (until, fires) in [(begun + 3 * second, 3), (begun + 5 * second, 5), (begun + 4 * second, 5)] {
+            std::future::poll_fn(|cx| moving.poll(until, cx)).await;
+            assert_eq!(begun.elapsed(), fires * second);
+        }
+        let poll = |moving: &mut Moving, secs: u32| {
+            moving.poll(begun + secs * second, &mut Context::from_waker(std::task::Waker::noop()))
+        };
+        assert!(poll(&mut moving, 9).is_pending() && poll(&mut moving, 7).is_pending());
+        tokio::time::advance(3 * second).await;
+        assert!(poll(&mut moving, 7).is_ready(), "it was moved back before it fired");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! The process: what it starts, in which order and on which thread, and how it ends.
 
+mod end;
+
 use crate::{
     admin::{self, Admin},
     certify::{
@@ -26,10 +28,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::sync::mpsc;
 use weft_fault::{Code, Fault, Phase};
 use weft_net::socket::Options;
 use weft_tls::bundle::TrustBundle;
@@ -173,7 +172,7 @@ async fn run(config: Config, issuer: Issuer, log: Arc<Log>) -> Result<(), Fault>
 
     // 3. The agent's tasks.
     tokio::spawn(agents_heart.beat());
-    let (shutdown, mut shutdown_asked) = mpsc::channel(1);
+    let (shutdown, asked_by_admin) = mpsc::channel(1);
     let admin = Admin::new(mesh.clone(), log, shutdown);
     tokio::spawn(admin::serve(admin.clone(), admin_listener));
     unstarted.start(&mesh);
@@ -184,29 +183,36 @@ async fn run(config: Config, issuer: Issuer, log: Arc<Log>) -> Result<(), Fault>
     // 4. Accept at once: whoever is early is held for a while, and told why if it was in vain. Ready with a certificate.
     let workers = start_workers(&mesh, &sockets, hearts)?;
     admin.serving.store(true, Ordering::Relaxed);
-    let stop = stop_asked(&mut shutdown_asked);
-    tokio::pin!(stop);
+    let mut end = end::Orders::new(asked_by_admin);
     let certified = tokio::select! {
         _credentials = mesh.identity.clone().first() => true,
-        () = &mut stop => false,
+        () = end.asked() => false,
     };
     if certified {
         mesh.metrics.phase(Phase::Start, mesh.metrics.uptime());
         tracing::info!("ready");
-        stop.await;
+        end.asked().await;
     }
 
-    // 5. Unready at once, and all goes on; then existing connections to their end; then the rest is cut. A proxy that
-    //    never was ready has nothing to bring to an end.
+    // 5. Unready at once, and all goes on; then existing connections to their end; then the rest is cut, or earlier where
+    //    somebody insists. A proxy that never was ready has nothing to bring to an end.
     tracing::info!(open = mesh.recorder.open(), "shutting down");
     drain_signal.advance(drain::Phase::Unready);
     if certified {
         let begun = Instant::now();
         let grace = mesh.config.shutdown_grace;
-        moved_away(&mesh.recorder, MOVE_AWAY.min(grace / 2)).await;
-        tracing::info!(open = mesh.recorder.open(), "draining");
-        drain_signal.advance(drain::Phase::Draining);
-        drained(&mesh.recorder, begun, grace).await;
+        let draining = async {
+            moved_away(&mesh.recorder, MOVE_AWAY.min(grace / 2)).await;
+            tracing::info!(open = mesh.recorder.open(), "draining");
+            drain_signal.advance(drain::Phase::Draining);
+            drained(&mesh.recorder, begun, grace).await;
+        };
+        tokio::select! {
+            () = draining => {}
+            () = end.insisted() => {
+                tracing::warn!(open = mesh.recorder.open(), "SIGINT while shutting down: connections are cut");
+            }
+        }
     }
     drain_signal.advance(drain::Phase::Stopped);
     let cut = Instant::now();
@@ -364,23 +370,6 @@ fn bind(addr: SocketAddr, sockets: Sockets) -> Result<TcpListener, Fault> {
 
 fn cannot_listen(addr: SocketAddr, cause: io::Error) -> Fault {
     Fault::new(Code::StartFailed).in_phase(Phase::Start).about(format!("listening on {addr}")).because(cause)
-}
-
-/// Resolves when the process is told to end.
-async fn stop_asked(by_admin: &mut mpsc::Receiver<()>) {
-    let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(term), Ok(int)) => (term, int),
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "signals cannot be caught");
-            by_admin.recv().await;
-            return;
-        }
-    };
-    tokio::select! {
-        _ = term.recv() => tracing::info!("SIGTERM"),
-        _ = int.recv() => tracing::info!("SIGINT"),
-        _ = by_admin.recv() => tracing::info!("shutdown asked for at the admin port"),
-    }
 }
 
 /// Waits until nothing is open or nothing moves any more, or callers have had their time.

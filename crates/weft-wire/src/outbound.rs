@@ -115,7 +115,9 @@ fn accrual_to_api(accrual: &FailureAccrual) -> api::FailureAccrual {
             backoff,
         }),
     };
-    api::FailureAccrual { kind: Some(kind), ejection: None }
+    let ejection =
+        (accrual.min_ready > 0).then_some(api::EjectionConfig { min_ready_endpoints: accrual.min_ready });
+    api::FailureAccrual { kind: Some(kind), ejection }
 }
 
 fn backoff_to_api(backoff: Backoff, respects_retry_after: bool) -> api::ExponentialBackoff {
@@ -354,7 +356,9 @@ fn accrual_from_api(accrual: Option<api::FailureAccrual>) -> Result<Option<Failu
     const BACKOFF: &str = "failure_accrual.backoff";
     const RATE: &str = "failure_accrual.unified.success_rate_threshold";
     const WINDOW: &str = "failure_accrual.unified.decay";
-    let (max_consecutive, rate, backoff) = match accrual.and_then(|accrual| accrual.kind) {
+    let Some(accrual) = accrual else { return Ok(None) };
+    let min_ready = accrual.ejection.map_or(0, |ejection| ejection.min_ready_endpoints);
+    let (max_consecutive, rate, backoff) = match accrual.kind {
         None => return Ok(None),
         Some(Kind::ConsecutiveFailures(c)) => (c.max_failures, None, c.backoff),
         Some(Kind::Unified(u)) => {
@@ -376,7 +380,7 @@ fn accrual_from_api(accrual: Option<api::FailureAccrual>) -> Result<Option<Failu
     let backoff = need(backoff, BACKOFF)?;
     let respects_retry_after = backoff.respect_retry_after_hint;
     let backoff = backoff_from_api(backoff, BACKOFF)?;
-    Ok(Some(FailureAccrual { max_consecutive, rate, backoff, respects_retry_after }))
+    Ok(Some(FailureAccrual { max_consecutive, rate, backoff, respects_retry_after, min_ready }))
 }
 
 fn load_from_api(load: api::backend::balance_p2c::Load) -> Result<EwmaConfig, Invalid> {

@@ -345,12 +345,13 @@ fn http_routes<M: Strategy<Value = HttpMatch>, F: Strategy<Value = Filter> + 'st
         window: Duration::from_millis(ms),
         min_requests,
     });
-    let accrual = (1u32.., option::of(rate), backoff(), any::<bool>()).prop_map(
-        |(max_consecutive, rate, backoff, respects_retry_after)| FailureAccrual {
+    let accrual = (1u32.., option::of(rate), backoff(), any::<bool>(), any::<u32>()).prop_map(
+        |(max_consecutive, rate, backoff, respects_retry_after, min_ready)| FailureAccrual {
             max_consecutive,
             rate,
             backoff,
             respects_retry_after,
+            min_ready,
         },
     );
     (vec(route, 0..2), option::of(accrual)).prop_map(|(routes, accrual)| HttpRoutes { routes, accrual })

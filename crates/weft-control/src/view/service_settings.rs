@@ -70,6 +70,7 @@ pub fn accrual(annotations: &Annotations) -> Option<FailureAccrual> {
             max: span("max-penalty", 60).max(min),
             jitter: get("jitter-ratio").and_then(|t| jitter(t)).unwrap_or(0.5),
         },
+        min_ready: 0,
     })
 }
 

@@ -3,12 +3,13 @@
 //! It runs on the agent's thread, so that neither a scrape nor a slow reader costs the data path anything. A meshed
 //! scraper is served over mTLS, others in plaintext.
 
+mod permit;
 mod scrape;
 mod tell;
 #[cfg(test)]
 mod tests;
 
-use crate::{control::Service, log::Log, mesh::Mesh};
+use crate::{control::Service, inbound::refuse::Asker, log::Log, mesh::Mesh};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited, combinators::BoxBody};
@@ -29,6 +30,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
 };
+use weft_model::identity::{ClientTls, NoTls};
 use weft_wire::record::{CONNECTIONS_PATH, ConnectionRecord};
 
 const CONNECTIONS: usize = 128;
@@ -94,30 +96,45 @@ pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
 
 async fn connection(admin: Arc<Admin>, io: TcpStream, client: SocketAddr) {
     let client = weft_net::socket::canonical(client);
+    let Ok(own) = io.local_addr().map(weft_net::socket::canonical) else { return };
     // A TLS record starts with the type of a handshake; no HTTP method does.
     let mut first = [0; 1];
     let is_tls =
         matches!(tokio::time::timeout(DETECT, io.peek(&mut first)).await, Ok(Ok(1)) if first[0] == 0x16);
+    // The port by which policies know it.
+    let app = SocketAddr::new(own.ip(), admin.mesh.config.admin.port());
     if !is_tls {
-        return http(admin, io, client).await;
+        let why = if client.ip().is_loopback() { NoTls::Loopback } else { NoTls::NoTlsFromRemote };
+        return http(admin, io, Peer { client, app, tls: ClientTls::None(why) }).await;
     }
     let Some(credentials) = admin.mesh.identity.current() else { return };
     let handshake = weft_tls::handshake::accept(&credentials, false, weft_tls::handshake::Offer::Nothing, io);
     match tokio::time::timeout(HANDSHAKE, handshake).await {
-        Ok(Ok(accepted)) => http(admin, accepted.stream, client).await,
+        Ok(Ok(accepted)) => {
+            let tls = ClientTls::Terminated(accepted.client);
+            http(admin, accepted.stream, Peer { client, app, tls }).await;
+        }
         Ok(Err(fault)) => tracing::debug!(%client, "admin: {fault:?}"),
         Err(_) => tracing::debug!(%client, "admin: the TLS handshake did not finish"),
     }
 }
 
-async fn http<IO>(admin: Arc<Admin>, io: IO, client: SocketAddr)
+/// Whoever is at the other end of a connection.
+struct Peer {
+    client: SocketAddr,
+    app: SocketAddr,
+    tls: ClientTls,
+}
+
+async fn http<IO>(admin: Arc<Admin>, io: IO, from: Peer)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (client, from) = (from.client, Arc::new(from));
     let service = hyper::service::service_fn(move |request| {
-        let admin = admin.clone();
+        let (admin, from) = (admin.clone(), from.clone());
         async move {
-            let answer = tokio::time::timeout(ANSWER, answer(&admin, request, client)).await;
+            let answer = tokio::time::timeout(ANSWER, answer(&admin, request, &from)).await;
             let late = |_| text(StatusCode::GATEWAY_TIMEOUT, "the request took too long\n");
             Ok::<_, Infallible>(answer.unwrap_or_else(late))
         }
@@ -130,7 +147,11 @@ where
     }
 }
 
-async fn answer(admin: &Admin, request: Request<Incoming>, client: SocketAddr) -> Response<Body> {
+async fn answer(admin: &Admin, request: Request<Incoming>, from: &Peer) -> Response<Body> {
+    let Peer { client, app, tls } = from;
+    if let Some(refused) = permit::refusal(admin, Asker { app: *app, client: *client, tls }, &request) {
+        return refused;
+    }
     let path = request.uri().path().to_string();
     match (request.method(), path.as_str()) {
         (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),

@@ -2,8 +2,15 @@
 
 use super::{Admin, serve};
 use crate::{
-    config::Config, discovery::Discovery, drain, identity, log::Log, mesh::Mesh, metrics::Metrics,
-    record::Recorder, watchdog::Gaps,
+    config::Config,
+    discovery::{Discovery, fixed::Fixed},
+    drain, identity,
+    inbound::refuse::Asker,
+    log::Log,
+    mesh::Mesh,
+    metrics::Metrics,
+    record::Recorder,
+    watchdog::Gaps,
 };
 use std::{
     net::SocketAddr,
@@ -12,6 +19,11 @@ use std::{
 };
 use tokio::sync::mpsc;
 use weft_fault::{Code, Fault, Phase};
+use weft_model::{
+    identity::{ClientTls, NoTls},
+    inbound::{Authn, Authorization, HttpPolicy, Network, Protocol, ServerPolicy},
+    meta::{Meta, Resource},
+};
 use weft_testkit::{
     pki::{Pki, identity},
     raw,
@@ -24,6 +36,7 @@ struct Bench {
     publisher: identity::Publisher,
     signal: drain::Signal,
     shutdown: mpsc::Receiver<()>,
+    told: Fixed,
 }
 
 async fn bench(changes: &[(&str, &str)]) -> Bench {
@@ -46,7 +59,7 @@ async fn bench(changes: &[(&str, &str)]) -> Bench {
     let metrics = Metrics::new(Duration::from_secs(600));
     let (recorder, _journal) = Recorder::new(metrics.clone(), config.pod_name(), &own);
     let (handle, publisher) = identity::Handle::new(own);
-    let (discovery, _fixed) = Discovery::fixed(config.inbound.default_policy.clone());
+    let (discovery, told) = Discovery::fixed(config.inbound.default_policy.clone());
     let (signal, drain) = drain::channel();
     let mesh = Arc::new(Mesh {
         config,
@@ -64,7 +77,7 @@ async fn bench(changes: &[(&str, &str)]) -> Bench {
     let admin = Admin::new(mesh, log, send);
     let (listener, addr) = raw::listener().await;
     tokio::spawn(serve(admin.clone(), listener));
-    Bench { admin, addr, publisher, signal, shutdown }
+    Bench { admin, addr, publisher, signal, shutdown, told }
 }
 
 impl Bench {
@@ -249,4 +262,62 @@ async fn a_meshed_scraper_is_served_over_tls() {
     let (head, body) = raw::read_http(&mut io).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(body, b"live\n");
+}
+
+/// A Server about the admin port is like any: it decides, also about the command line. Defaults are about the workload's ports.
+#[tokio::test]
+async fn a_server_that_selects_the_admin_port_decides_who_may_read() {
+    let bench = bench(&[]).await;
+    let app = SocketAddr::new([10, 0, 0, 1].into(), bench.admin.mesh.config.admin.port());
+    let asked = |path: &str, client: &str, tls: &ClientTls| {
+        let request = http::Request::get(path).body(()).unwrap();
+        let from = Asker { app, client: client.parse().unwrap(), tls };
+        super::permit::refusal(&bench.admin, from, &request).map(|refused| {
+            let told = refused.headers()["l5d-proxy-error"].to_str().unwrap();
+            (refused.status().as_u16(), told.chars().take(7).collect::<String>())
+        })
+    };
+    let (plain, stranger) = (ClientTls::None(NoTls::NoTlsFromRemote), "10.0.0.9:1000");
+    let meshed = |name| ClientTls::Terminated(Some(identity(name, "monitoring")));
+    let allowed = || Authorization {
+        meta: Arc::new(Meta::default_named("scrapers")),
+        networks: vec![Network { net: "0.0.0.0/0".parse().unwrap(), except: Vec::new() }],
+        authn: Authn::Identities {
+            exact: [identity("prometheus", "monitoring")].into(),
+            suffixes: Vec::new(),
+        },
+    };
+    let policy = |meta: Meta, authorizations| {
+        let detect = Protocol::Detect { timeout: Duration::from_secs(1), http: HttpPolicy::default() };
+        let policy = ServerPolicy { meta: Arc::new(meta), protocol: detect, authorizations, audit: false };
+        bench.told.inbound(app.port(), Arc::new(policy));
+    };
+
+    policy(Meta::default_named("deny"), Vec::new());
+    assert_eq!(asked("/metrics", stranger, &plain), None, "a default is not about this port");
+
+    let server =
+        || Meta::Resource(Resource { kind: "Server".into(), name: "admin".into(), ..Resource::default() });
+    policy(server(), vec![allowed()]);
+    assert_eq!(asked("/metrics", stranger, &plain), Some((403, "POL-002".into())));
+    let other = asked("/metrics", stranger, &meshed("web"));
+    assert_eq!(other, Some((403, "POL-001".into())));
+    assert_eq!(asked("/metrics", stranger, &meshed("prometheus")), None);
+    assert_eq!(asked("/metrics", "127.0.0.1:1000", &plain), None, "the pod itself");
+    let page = bench.get("/metrics").await.1;
+    for family in ["inbound_http_authz_deny_total", "inbound_http_authz_allow_total"] {
+        let counted = |line: &&str| line.starts_with(family) && line.contains("srv_name=\"admin\"");
+        assert!(page.lines().any(|line| counted(&line)), "{family}: {page}");
+    }
+    let failed = bench.admin.mesh.recorder.connections(9, |record| record.fault.is_some()).connections;
+    assert_eq!(failed.len(), 2, "refusals are recorded");
+
+    let unreadable = ServerPolicy {
+        meta: Arc::new(Meta::default_named("invalid")),
+        protocol: Protocol::Unreadable("?".into()),
+        authorizations: Vec::new(),
+        audit: false,
+    };
+    bench.told.inbound(app.port(), Arc::new(unreadable));
+    assert_eq!(asked("/metrics", stranger, &meshed("prometheus")), Some((500, "POL-003".into())));
 }

@@ -1,7 +1,11 @@
-//! Is anybody still there? A PING of the pool's own, before a request rides on an HTTP/2 connection that was quiet for a
-//! while: the library's keep-alive finds a dead peer too late for that request.
+//! What the HTTP/2 library leaves open towards a server. Is anybody still there? A PING of the pool's own, before a request
+//! rides on a connection that was quiet for a while: the library's keep-alive finds a dead peer too late for that request. And
+//! may the server send what it sends?
 
-use super::frames::{self, Frames};
+use super::{
+    frames::{self, Frames, PROTOCOL_ERROR},
+    push::PushWatch,
+};
 use crate::{deadline::within, io::Io};
 use std::{
     cell::{Cell, RefCell},
@@ -35,6 +39,8 @@ pub(crate) struct Pulse {
     asked: Cell<Option<u64>>,
     /// The task that drives the connection.
     task: RefCell<Option<Waker>>,
+    /// The rule that the server broke, for which the connection was ended here.
+    breach: Cell<Option<&'static str>>,
 }
 
 impl Pulse {
@@ -46,7 +52,13 @@ impl Pulse {
             wanted: Cell::new(false),
             asked: Cell::new(None),
             task: RefCell::new(None),
+            breach: Cell::new(None),
         })
+    }
+
+    /// Why the connection was ended here, if it was.
+    pub(super) fn breach(&self) -> Option<&'static str> {
+        self.breach.get()
     }
 
     /// May a request ride on the connection? Waits for an answer if nothing was read for a while.
@@ -88,16 +100,36 @@ pub(crate) struct Alive {
     /// What is left to write of a PING.
     ping: &'static [u8],
     unflushed: bool,
+    push: PushWatch,
 }
 
+const GOAWAY: [u8; 17] = frames::goaway(0, PROTOCOL_ERROR);
 const PING: [u8; 17] = frames::ping(PAYLOAD);
 
 impl Alive {
     pub(crate) fn new(io: Io) -> (Self, Rc<Pulse>) {
         let pulse = Pulse::new();
-        let alive =
-            Alive { io, pulse: pulse.clone(), outgoing: Frames::of_client(), ping: &[], unflushed: false };
+        let alive = Alive {
+            io,
+            pulse: pulse.clone(),
+            outgoing: Frames::of_client(),
+            ping: &[],
+            unflushed: false,
+            push: PushWatch::new(),
+        };
         (alive, pulse)
+    }
+
+    /// The connection is over. The server is told why, if that can be written at once: nothing waits for who breaks rules.
+    fn break_off(&mut self, why: &'static str, cx: &mut Context<'_>) -> io::Error {
+        if self.pulse.breach.replace(Some(why)).is_none()
+            && self.outgoing.at_boundary()
+            && self.ping.is_empty()
+        {
+            let _told = Pin::new(&mut self.io).poll_write(cx, &GOAWAY);
+            let _flushed = Pin::new(&mut self.io).poll_flush(cx);
+        }
+        io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
     /// Writes the PING that is asked for, as far as it goes. Nothing else may be written before it is done.
@@ -136,9 +168,16 @@ impl AsyncRead for Alive {
             return Poll::Ready(Err(error));
         }
         let before = buf.filled().len();
+        if let Some(why) = this.pulse.breach.get() {
+            return Poll::Ready(Err(this.break_off(why, cx)));
+        }
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
         if buf.filled().len() > before {
             this.pulse.has_read();
+            if this.push.sees(&buf.filled()[before..]) {
+                buf.set_filled(before);
+                return Poll::Ready(Err(this.break_off("SETTINGS_ENABLE_PUSH from a server", cx)));
+            }
         }
         Poll::Ready(Ok(()))
     }

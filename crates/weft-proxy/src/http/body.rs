@@ -7,6 +7,7 @@ use super::{
     server,
 };
 use crate::{
+    deadline::Moving,
     inbound::withdraw::Held,
     metrics::{
         exchange::{Attempt, Exchange, RequestBody, Sent},
@@ -20,8 +21,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use std::{
+    cell::Cell,
     error::Error,
     pin::Pin,
+    rc::Rc,
     sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -35,9 +38,14 @@ pub(crate) struct Body {
     inner: Inner,
     watch: Option<Box<Watch>>,
     counted: Option<RequestBody>,
+    /// Where it leaves its own failure: the HTTP/2 library does not pass it on to whoever sends it.
+    failure: Option<Failure>,
     /// It comes from where the mesh's words mean nothing, so its trailers must not speak them.
     outside: bool,
 }
+
+/// Why a request's body failed, if it did by itself.
+pub(crate) type Failure = Rc<Cell<Option<Fault>>>;
 
 enum Inner {
     Empty,
@@ -96,7 +104,7 @@ impl Body {
     }
 
     fn of(inner: Inner) -> Self {
-        Body { inner, watch: None, counted: None, outside: false }
+        Body { inner, watch: None, counted: None, failure: None, outside: false }
     }
 
     pub(super) fn replayed(reader: Reader) -> Self {
@@ -105,6 +113,12 @@ impl Body {
 
     pub(super) fn peeked(peeked: Peeked) -> Self {
         Body::of(Inner::Peeked(Box::new(peeked)))
+    }
+
+    /// The same body, which leaves its failure there.
+    pub(super) fn telling(mut self, failure: &Failure) -> Self {
+        self.failure = Some(failure.clone());
+        self
     }
 
     /// The same body, for another one who watches it.
@@ -130,10 +144,10 @@ impl Body {
         self
     }
 
-    /// Counts a request's body, piece by piece and when it ends.
-    pub(crate) fn counted(mut self, exchange: &mut Exchange) -> Self {
+    /// Counts a request's body, piece by piece and when it ends. `timed`: a limit depends on when its last piece passed.
+    pub(crate) fn counted(mut self, exchange: &mut Exchange, timed: bool) -> Self {
         if !self.is_end_stream() {
-            self.counted = Some(exchange.request_body());
+            self.counted = Some(exchange.request_body(timed));
         }
         self
     }
@@ -206,12 +220,19 @@ pub(crate) struct ByClasses {
 pub(crate) struct Limits {
     /// Until its last byte.
     total: Option<Pin<Box<Sleep>>>,
-    /// Between two pieces of either body.
-    idle: Option<(Duration, Pin<Box<Sleep>>)>,
+    idle: Option<Idle>,
     /// The request's body.
     sent: Option<Arc<Sent>>,
     /// Hears of the failure: the response's head is gone, so its answer cannot tell it.
     tell: Tell,
+}
+
+/// The limit between two pieces of either body.
+struct Idle {
+    limit: Duration,
+    /// When the last piece of the response passed.
+    moved: Instant,
+    timer: Moving,
 }
 
 /// Reports a failure to log, metrics and story.
@@ -231,15 +252,15 @@ impl Limits {
         }
         Some(Limits {
             total: total.map(|limit| Box::pin(sleep_until((begun + limit).into()))),
-            idle: idle.map(|limit| (limit, Box::pin(sleep_until((Instant::now() + limit).into())))),
+            idle: idle.map(|limit| Idle { limit, moved: Instant::now(), timer: Moving::default() }),
             sent,
             tell: tell(),
         })
     }
 
     fn moved(&mut self) {
-        if let Some((limit, timer)) = &mut self.idle {
-            timer.as_mut().reset((Instant::now() + *limit).into());
+        if let Some(idle) = &mut self.idle {
+            idle.moved = Instant::now();
         }
     }
 
@@ -247,16 +268,10 @@ impl Limits {
         if self.total.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
             return Some("request");
         }
-        let (limit, timer) = self.idle.as_mut()?;
-        while timer.as_mut().poll(cx).is_ready() {
-            // The client may have been sending meanwhile.
-            let until = self.sent.as_ref().map(|sent| tokio::time::Instant::from(sent.moved_at() + *limit));
-            match until.filter(|until| *until > timer.deadline()) {
-                Some(until) => timer.as_mut().reset(until),
-                None => return Some("idle"),
-            }
-        }
-        None
+        let Idle { limit, moved, timer } = self.idle.as_mut()?;
+        // The client may be sending meanwhile.
+        let moved = self.sent.as_ref().map_or(*moved, |sent| sent.moved_at().max(*moved));
+        timer.poll((moved + *limit).into(), cx).is_ready().then_some("idle")
     }
 
     /// Is the time over that the whole response has? Without waiting: for who always has more to say.
@@ -433,7 +448,15 @@ impl hyper::body::Body for Body {
                     let reset = server::h2_cause(&*error).and_then(h2::Error::reason);
                     watch.broke(report::body_error(reset), reset);
                 }
-                Poll::Ready(Some(Err(error)))
+                Poll::Ready(Some(Err(match (&this.failure, error.downcast::<Fault>()) {
+                    (Some(failure), Ok(fault)) => {
+                        let text = fault.to_string();
+                        failure.set(Some(*fault));
+                        text.into()
+                    }
+                    (None, Ok(fault)) => fault,
+                    (_, Err(error)) => error,
+                })))
             }
             Poll::Ready(None) => {
                 this.counted.take().into_iter().for_each(RequestBody::whole);

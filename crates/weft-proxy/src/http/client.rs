@@ -70,11 +70,18 @@ pub(crate) struct Unanswered {
     pub(crate) unprocessed: bool,
 }
 
-/// What a failed exchange means.
-pub(crate) fn unanswered(error: &hyper::Error, role: Role, server: SocketAddr) -> Unanswered {
+/// What a failed exchange means. `breach`: the rule for which this proxy ended the connection.
+pub(crate) fn unanswered(
+    error: &hyper::Error,
+    role: Role,
+    server: SocketAddr,
+    breach: Option<&'static str>,
+) -> Unanswered {
     let h2 = server::h2_cause(error);
     let (mut reset, mut unprocessed) = (None, false);
-    let code = if let Some(h2) = h2 {
+    let code = if breach.is_some() {
+        Code::H2Protocol
+    } else if let Some(h2) = h2 {
         if h2.is_reset() && h2.is_remote() {
             reset = h2.reason();
             unprocessed = h2.reason() == Some(h2::Reason::REFUSED_STREAM);

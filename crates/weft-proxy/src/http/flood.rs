@@ -3,7 +3,8 @@
 //! library bounds what it buffers; this bounds the work. It looks at frame heads only, on their way through.
 
 use super::{
-    frames::{self, DATA, END_STREAM, FrameHead, Frames, HEADERS, RST_STREAM, SETTINGS},
+    flushes::Flushes,
+    frames::{self, DATA, END_STREAM, FrameHead, Frames, HEADERS, PROTOCOL_ERROR, RST_STREAM, SETTINGS},
     stall::{self, Stuck},
 };
 use crate::metrics::{Count, Metrics, labels::Labels};
@@ -41,7 +42,6 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 4 << 20;
 
 const ENHANCE_YOUR_CALM: u32 = 11;
-const PROTOCOL_ERROR: u32 = 1;
 
 /// What one connection has cost so far.
 #[derive(Debug)]
@@ -223,6 +223,7 @@ pub(crate) struct Guard<S> {
     /// How long the client may read nothing while there is something to read.
     stall_limit: Option<Duration>,
     stuck: Stuck,
+    flushes: Rc<Flushes>,
     ending: Option<Ending>,
     verdict: Verdict,
 }
@@ -248,10 +249,16 @@ impl<S: AsyncRead + AsyncWrite + Abort + Unpin> Guard<S> {
             slow: None,
             stall_limit,
             stuck: Stuck::default(),
+            flushes: Rc::default(),
             ending: None,
             verdict: verdict.clone(),
         };
         (guard, verdict)
+    }
+
+    /// Tells when what was queued is written.
+    pub(super) fn flushes(&self) -> Rc<Flushes> {
+        self.flushes.clone()
     }
 
     /// Looks at what was read.
@@ -352,6 +359,7 @@ impl<S: AsyncRead + AsyncWrite + Abort + Unpin> AsyncRead for Guard<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.flushes.driven_by(cx);
         if this.ending.is_none() {
             let before = buf.filled().len();
             match Pin::new(&mut this.inner).poll_read(cx, buf) {
@@ -411,7 +419,9 @@ impl<S: AsyncRead + AsyncWrite + Abort + Unpin> AsyncWrite for Guard<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+        ready!(Pin::new(&mut self.inner).poll_flush(cx))?;
+        self.flushes.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -17,6 +17,9 @@ pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const CONTINUATION: u8 = 9;
 
+/// Of SETTINGS and PING.
+pub(crate) const ACK: u8 = 0x1;
+
 /// Of DATA and HEADERS.
 pub(crate) const END_STREAM: u8 = 0x1;
 /// Of HEADERS and CONTINUATION.
@@ -26,6 +29,14 @@ const HEAD: usize = 9;
 
 /// What a client sends before its first frame.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
+/// What comes next in a stream of frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece<'b> {
+    Head(FrameHead),
+    /// A part of this frame's payload, not empty.
+    Payload(FrameHead, &'b [u8]),
+}
 
 /// A place in a stream of frames.
 #[derive(Debug)]
@@ -51,11 +62,23 @@ impl Frames {
     }
 
     /// Goes through `bytes` and tells of each frame as soon as its head is whole.
-    pub(crate) fn pass(&mut self, mut bytes: &[u8], mut each: impl FnMut(FrameHead)) {
+    pub(crate) fn pass(&mut self, bytes: &[u8], mut each: impl FnMut(FrameHead)) {
+        self.pieces(bytes, |piece| {
+            if let Piece::Head(head) = piece {
+                each(head);
+            }
+        });
+    }
+
+    /// The same, with the payload as it comes.
+    pub(crate) fn pieces<'b>(&mut self, mut bytes: &'b [u8], mut each: impl FnMut(Piece<'b>)) {
         while !bytes.is_empty() {
-            let skipped = self.rest.min(bytes.len());
-            self.rest -= skipped;
-            bytes = &bytes[skipped..];
+            let passed = self.rest.min(bytes.len());
+            if let Some(head) = self.current.filter(|_| passed > 0) {
+                each(Piece::Payload(head, &bytes[..passed]));
+            }
+            self.rest -= passed;
+            bytes = &bytes[passed..];
             let taken = (HEAD - self.got).min(bytes.len());
             self.head[self.got..self.got + taken].copy_from_slice(&bytes[..taken]);
             self.got += taken;
@@ -63,7 +86,7 @@ impl Frames {
             if self.got == HEAD {
                 let head = parse(self.head);
                 (self.got, self.rest, self.current) = (0, head.length, Some(head));
-                each(head);
+                each(Piece::Head(head));
             }
         }
     }
@@ -105,14 +128,13 @@ pub(crate) const fn ping(payload: [u8; 8]) -> [u8; HEAD + 8] {
     frame
 }
 
+/// An error code (RFC 9113, 7).
+pub(crate) const PROTOCOL_ERROR: u32 = 1;
+
 /// GOAWAY with an error code (RFC 9113, 6.8).
-pub(crate) fn goaway(last_stream: u32, code: u32) -> [u8; HEAD + 8] {
-    let mut frame = [0; HEAD + 8];
-    frame[2] = 8;
-    frame[3] = GOAWAY;
-    frame[9..13].copy_from_slice(&last_stream.to_be_bytes());
-    frame[13..].copy_from_slice(&code.to_be_bytes());
-    frame
+pub(crate) const fn goaway(last_stream: u32, code: u32) -> [u8; HEAD + 8] {
+    let ([a, b, c, d], [e, f, g, h]) = (last_stream.to_be_bytes(), code.to_be_bytes());
+    [0, 0, 8, GOAWAY, 0, 0, 0, 0, 0, a, b, c, d, e, f, g, h]
 }
 
 #[cfg(test)]

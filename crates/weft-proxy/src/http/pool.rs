@@ -2,7 +2,7 @@
 
 use super::{
     alive::Pulse,
-    body::Body,
+    body::{Body, Failure},
     client::{self, Unanswered},
     h1, wellformed,
 };
@@ -253,9 +253,14 @@ impl Pool {
 
     /// Sends over the one HTTP/2 connection.
     pub(crate) async fn send_h2(self: &Rc<Self>, mut request: Request<Body>) -> Result<Answered, Failed> {
-        let again = (self.may_resend() && request.body().is_empty()).then(|| copy_of(&request));
+        let empty = request.body().is_empty();
+        let again = (self.may_resend() && empty).then(|| copy_of(&request));
+        let failure = (!empty).then(Failure::default);
+        if let Some(failure) = &failure {
+            request = request.map(|body| body.telling(failure));
+        }
         for last in [false, true] {
-            let (mut sender, made) = match self.h2().await {
+            let (mut sender, pulse, made) = match self.h2().await {
                 Ok(connected) => connected,
                 Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
             };
@@ -269,7 +274,10 @@ impl Pool {
                 }
                 Err(error) => error,
             };
-            let unanswered = self.unanswered(error.error());
+            let mut unanswered = self.unanswered(error.error(), pulse.breach());
+            if let Some(fault) = failure.as_ref().and_then(|failure| failure.take()) {
+                unanswered.fault = fault;
+            }
             request = match error.take_message() {
                 Some(unsent) if last => return Err(Failed::Unsent(unanswered.fault, Box::new(unsent))),
                 Some(unsent) => unsent,
@@ -295,8 +303,8 @@ impl Pool {
         self.target.role == Role::App || self.mesh.config.outbound.resend
     }
 
-    fn unanswered(&self, error: &hyper::Error) -> Unanswered {
-        client::unanswered(error, self.target.role, self.target.names)
+    fn unanswered(&self, error: &hyper::Error, breach: Option<&'static str>) -> Unanswered {
+        client::unanswered(error, self.target.role, self.target.names, breach)
     }
 
     /// The connection used last: the others may go on towards their idle limit.
@@ -340,7 +348,7 @@ impl Pool {
     }
 
     /// The one HTTP/2 connection, and how it came about if this caller had to wait for it.
-    async fn h2(self: &Rc<Self>) -> Result<(http2::SendRequest<Body>, Option<Made>), Fault> {
+    async fn h2(self: &Rc<Self>) -> Result<(http2::SendRequest<Body>, Rc<Pulse>, Option<Made>), Fault> {
         self.used.set(Instant::now());
         loop {
             let ready = match &*self.h2.borrow() {
@@ -349,7 +357,7 @@ impl Pool {
             };
             if let Some((sender, pulse)) = ready {
                 if pulse.beats().await && !sender.is_closed() {
-                    return Ok((sender, None));
+                    return Ok((sender, pulse, None));
                 }
                 // Nobody answers: what is under way there ends by itself, and this request does not wait for that.
                 let same = matches!(&*self.h2.borrow(), H2::Ready(_, now) if Rc::ptr_eq(now, &pulse));
@@ -359,8 +367,8 @@ impl Pool {
                 continue;
             }
             // An attempt that was under way may have been for whatever the peer takes.
-            if let Outcome::H2(sender, _, made) = self.attempt(Sessions::HTTP2).await? {
-                return Ok((sender, Some(made)));
+            if let Outcome::H2(sender, pulse, made) = self.attempt(Sessions::HTTP2).await? {
+                return Ok((sender, pulse, Some(made)));
             }
         }
     }
@@ -413,7 +421,7 @@ impl Pool {
             return Ok(Outcome::H1);
         }
         let made_ready = client::http2(io, &self.target.http2, self.mesh.config.max_head).await;
-        let (sender, pulse) = made_ready.map_err(|error| self.unanswered(&error).fault)?;
+        let (sender, pulse) = made_ready.map_err(|error| self.unanswered(&error, None).fault)?;
         Ok(Outcome::H2(sender, pulse, made))
     }
 }

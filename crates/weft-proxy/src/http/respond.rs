@@ -84,7 +84,8 @@ pub(crate) fn closes(code: Code) -> bool {
     }
 }
 
-fn text(fault: &Fault, detail: Detail) -> Option<HeaderValue> {
+/// The value of `l5d-proxy-error`.
+pub(crate) fn text(fault: &Fault, detail: Detail) -> Option<HeaderValue> {
     match detail {
         Detail::Nothing => None,
         Detail::Code => Some(HeaderValue::from_static(fault.code().id())),

@@ -106,12 +106,14 @@ async fn serve_h2<S: Service>(
     drain: &drain::Watch,
     service: Rc<S>,
 ) -> Result<(), Fault> {
-    let answering = service.clone();
+    let of_proxy = service.of_proxy();
+    let (guarded, verdict) = flood::Guard::new(io, of_proxy, settings.client_stall);
+    let (answering, flushes) = (service.clone(), guarded.flushes());
     let answer = service_fn(move |request: Request<Incoming>| {
         let answered = answering.clone().call(request.map(|body| Body::h2(body).of_outsider()));
-        answered.map_ok(|response| response.map(Told::new))
+        let flushes = flushes.clone();
+        answered.map_ok(move |response| response.map(|body| Told::new(body, flushes)))
     });
-    let of_proxy = service.of_proxy();
     let share = if of_proxy { PROXY } else { CLIENT };
     let mut builder =
         http2::Builder::new(Answering { service: service.clone(), limit: settings.client_stall });
@@ -138,7 +140,6 @@ async fn serve_h2<S: Service>(
     if let Some(bytes) = settings.max_send_buf_size {
         builder.max_send_buf_size(bytes);
     }
-    let (guarded, verdict) = flood::Guard::new(io, of_proxy, settings.client_stall);
     let connection = builder.serve_connection(TokioIo::new(guarded), answer);
     let draining = drain.draining_newcomer();
     tokio::pin!(connection, draining);

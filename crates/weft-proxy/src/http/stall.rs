@@ -2,7 +2,8 @@
 //! is given up when the client has taken nothing of it for a whole limit. Who reads slowly is not: each part that is taken
 //! begins the time anew, and a large piece has more of it.
 
-use super::{body::Body, server::Service};
+use super::{body::Body, flushes::Flushes, server::Service};
+use crate::deadline::Moving;
 use bytes::Bytes;
 use hyper::{
     body::{Frame, SizeHint},
@@ -15,10 +16,10 @@ use std::{
     io,
     pin::Pin,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 use weft_fault::{Code, Fault, Phase};
 
 /// So much of a piece may take as long as the limit says.
@@ -31,23 +32,22 @@ pub(super) fn fault(limit: Duration) -> Fault {
 /// A connection to which nothing can be written.
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
-    timer: Option<Pin<Box<Sleep>>>,
+    until: Option<Instant>,
+    timer: Moving,
     fired: bool,
 }
 
 impl Stuck {
     /// Something was written, or nothing is left to be.
     pub(super) fn moved(&mut self) {
-        self.timer = None;
+        self.until = None;
     }
 
     /// Nothing could be written. Is it so for too long?
     pub(super) fn poll(&mut self, limit: Option<Duration>, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some(limit) = limit else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
-        if timer.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
-        }
+        let until = *self.until.get_or_insert_with(|| Instant::now() + limit);
+        ready!(self.timer.poll(until, cx));
         self.fired = true;
         Poll::Ready(io::ErrorKind::TimedOut.into())
     }
@@ -80,13 +80,23 @@ fn gave(bytes: usize) {
 }
 
 /// An answer's body over HTTP/2, which tells when it is asked for more. The library asks when the client has room.
-pub(super) struct Told(Body);
+pub(super) struct Told {
+    body: Body,
+    flushes: Rc<Flushes>,
+    failed: Option<Failed>,
+}
+
+/// The answer breaks off, which is told behind what came before.
+struct Failed {
+    error: Box<dyn Error + Send + Sync>,
+    mark: u64,
+}
 
 impl Told {
     /// The head goes out; the body follows as soon as the client has room.
-    pub(super) fn new(body: Body) -> Self {
+    pub(super) fn new(body: Body, flushes: Rc<Flushes>) -> Self {
         gave(0);
-        Told(body)
+        Told { body, flushes, failed: None }
     }
 }
 
@@ -98,21 +108,41 @@ impl hyper::body::Body for Told {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let polled = Pin::new(&mut self.0).poll_frame(cx);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => gave(frame.data_ref().map_or(0, Bytes::len)),
-            Poll::Ready(_) => gave(0),
-            Poll::Pending => LAST.set(Last::Waits),
+        let this = &mut *self;
+        if this.failed.is_none() {
+            match Pin::new(&mut this.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    gave(frame.data_ref().map_or(0, Bytes::len));
+                    return Poll::Ready(Some(Ok(frame)));
+                }
+                Poll::Ready(None) => {
+                    gave(0);
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => {
+                    LAST.set(Last::Waits);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    this.failed = Some(Failed { error, mark: this.flushes.mark() });
+                }
+            }
         }
-        polled
+        gave(0);
+        let Some(Failed { error, mark }) = this.failed.take() else { return Poll::Ready(None) };
+        if this.flushes.poll(mark, cx).is_pending() {
+            this.failed = Some(Failed { error, mark });
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(Err(error)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.failed.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.body.size_hint()
     }
 }
 
@@ -139,7 +169,7 @@ where
         };
         let service = self.service.clone();
         tokio::task::spawn_local(async move {
-            if (Taken { task, limit, until: None, timer: None }).await.is_err() {
+            if (Taken { task, limit, until: None, timer: Moving::default() }).await.is_err() {
                 service.abandoned(&fault(limit));
             }
         });
@@ -158,8 +188,7 @@ pin_project_lite::pin_project! {
         limit: Duration,
         // When the client must have made room; `None`: it is not waited for.
         until: Option<Instant>,
-        // Armed once, and moved on only when it fires.
-        timer: Option<Pin<Box<Sleep>>>,
+        timer: Moving,
     }
 }
 
@@ -181,14 +210,7 @@ impl<F: Future<Output = ()>> Future for Taken<F> {
             }
         }
         let Some(until) = *this.until else { return Poll::Pending };
-        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        while timer.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= until {
-                return Poll::Ready(Err(NotTaken));
-            }
-            timer.as_mut().reset(until);
-        }
-        Poll::Pending
+        this.timer.poll(until, cx).map(|()| Err(NotTaken))
     }
 }
 
@@ -200,7 +222,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn taken(task: impl Future<Output = ()>) -> impl Future<Output = Result<(), NotTaken>> {
-        Taken { task: Box::pin(task), limit: LIMIT, until: None, timer: None }
+        Taken { task: Box::pin(task), limit: LIMIT, until: None, timer: Moving::default() }
     }
 
     /// Waits as the library does, and leaves this behind.

@@ -5,13 +5,16 @@ use crate::{
     deadline::within,
     detect::{self, Protocol},
     io::Io,
-    metrics::{Count, labels::Labels},
+    metrics::{Count, Metrics, labels::Labels},
     record::Story,
 };
-use std::{net::SocketAddr, rc::Rc, time::Instant};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc, time::Instant};
 use tokio::net::TcpStream;
 use weft_fault::{Code, Fault, Phase};
-use weft_model::{identity::ClientTls, inbound::Protocol as PolicyProtocol};
+use weft_model::{
+    identity::{ClientTls, Identity},
+    inbound::Protocol as PolicyProtocol,
+};
 use weft_net::prefixed::Prefixed;
 use weft_tls::hello::Hello;
 use weft_wire::transport_header::{BadHeader, Session, TransportHeader};
@@ -70,14 +73,7 @@ pub(super) async fn relay(
         Some(Session::Http1) => "http/1",
         Some(Session::Http2) => "http/2",
     };
-    // As Linkerd says it: the absence of a protocol has no name.
-    let protocol = if header.session.is_some() { session } else { "" };
-    let labels = Labels::new()
-        .with("session_protocol", protocol)
-        .with("target_port", header.port)
-        .with("target_name", header.name.as_deref().unwrap_or_default())
-        .with("client_id", &identity);
-    mesh.metrics.counter(Count::TransportHeaderConnections, &labels).add(1);
+    let hail = Hail::new(mesh.metrics.clone(), &header, identity.clone());
     if agreed.weft && header.session.is_none() {
         io.owe_answer();
     }
@@ -90,8 +86,9 @@ pub(super) async fn relay(
         let (tls, app) =
             (ClientTls::Terminated(Some(identity.clone())), SocketAddr::new(local.ip(), own.port()));
         let connection = Connection { worker, story, client, tls, app };
-        return Box::pin(gateway::relay(connection, io, header, identity, policy)).await;
+        return Box::pin(gateway::relay(connection, io, header, identity, policy, hail)).await;
     }
+    hail.leads_to(header.port, "");
     story.event(Phase::TransportHeader, format!("for port {} ({session})", header.port));
 
     // 4. Local delivery, under the policy of the port that the header names.
@@ -125,6 +122,50 @@ pub(super) async fn relay(
     }
 }
 
+/// A connection with a transport header, which is counted once. The name that its client wrote there is a label only where
+/// something is behind it: what a client can make up must not make series.
+pub(super) struct Hail {
+    metrics: Arc<Metrics>,
+    /// As Linkerd says it: the absence of a protocol has no name.
+    protocol: &'static str,
+    client: Identity,
+    counted: Cell<bool>,
+}
+
+impl Hail {
+    fn new(metrics: Arc<Metrics>, header: &TransportHeader, client: Identity) -> Self {
+        let protocol = match header.session {
+            None => "",
+            Some(Session::Http1) => "http/1",
+            Some(Session::Http2) => "http/2",
+        };
+        Hail { metrics, protocol, client, counted: Cell::new(false) }
+    }
+
+    /// There is a port, or a service of this name.
+    pub(super) fn leads_to(&self, port: u16, name: &str) {
+        self.count(&port.to_string(), name);
+    }
+
+    fn count(&self, port: &str, name: &str) {
+        if self.counted.replace(true) {
+            return;
+        }
+        let labels = Labels::new()
+            .with("session_protocol", self.protocol)
+            .with("target_port", port)
+            .with("target_name", name)
+            .with("client_id", &self.client);
+        self.metrics.counter(Count::TransportHeaderConnections, &labels).add(1);
+    }
+}
+
+impl Drop for Hail {
+    fn drop(&mut self) {
+        self.count("", "");
+    }
+}
+
 /// What may have to be held is bounded by the decoder: it refuses a length that is too long as soon as it has that.
 async fn read_header(io: &mut Io) -> Result<TransportHeader, Fault> {
     let stream = io.stream();
@@ -149,5 +190,45 @@ async fn read_header(io: &mut Io) -> Result<TransportHeader, Fault> {
             Ok(_) => {}
             Err(error) => return Err(Fault::new(Code::NetworkIo).because(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn names_that_a_client_makes_up_make_no_series() {
+        let metrics = Metrics::new(Duration::from_secs(600));
+        let client = Identity::parse("web.shop.serviceaccount.identity.linkerd.cluster.local").unwrap();
+        let hail = |port, name: Option<String>| {
+            let header = TransportHeader { port, name, session: Some(Session::Http1) };
+            Hail::new(metrics.clone(), &header, client.clone())
+        };
+        for n in 0..10_000_u16 {
+            drop(hail(n, Some(format!("n{n}.x.svc.cluster.local"))));
+        }
+        let known = hail(80, Some("store.shop".into()));
+        known.leads_to(80, "store.shop");
+        known.leads_to(80, "store.shop");
+        drop(known);
+        let (send, mut receive) = tokio::sync::mpsc::channel(1_000);
+        crate::metrics::write(metrics.clone(), crate::metrics::Encoding::Plain, send).await;
+        let mut page = String::new();
+        while let Some(piece) = receive.recv().await {
+            page.push_str(std::str::from_utf8(&piece).unwrap());
+        }
+        let family = "inbound_tcp_transport_header_connections_total{";
+        let mut lines: Vec<_> = page.lines().filter(|line| line.starts_with(family)).collect();
+        lines.sort_unstable();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(
+            lines[0].contains(r#"target_port="",target_name="""#) && lines[0].ends_with(" 10000"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].contains(r#"target_port="80",target_name="store.shop""#) && lines[1].ends_with(" 1")
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! Whether a caller may use the gateway is decided by the policy of the gateway's own port; what it may reach behind it is
 //! decided there, about the gateway.
 
-use super::{Connection, opaque};
+use super::{Connection, direct::Hail, opaque};
 use crate::{
     config::is_under,
     detect::Protocol,
@@ -47,6 +47,7 @@ pub(super) struct Gateway {
     client_id: Identity,
     /// For all requests of the connection; without one, each request's own authority says it.
     name: Option<Name>,
+    hail: Hail,
     ways: RefCell<HashMap<Name, Rc<Way>>>,
 }
 
@@ -85,7 +86,11 @@ pub(super) async fn relay(
     header: TransportHeader,
     client_id: Identity,
     policy: watch::Receiver<Arc<ServerPolicy>>,
+    hail: Hail,
 ) -> Result<(), Fault> {
+    if header.name.is_none() {
+        hail.leads_to(header.port, "");
+    }
     let name =
         header.name.map(|host| Name { host: host.trim_end_matches('.').to_owned(), port: header.port });
     let Some(outbound) = connection.worker.gateway.clone() else {
@@ -98,7 +103,7 @@ pub(super) async fn relay(
         return Err(fault);
     };
     let (story, client) = (connection.story.clone(), connection.client);
-    let gateway = Gateway { outbound, story, client, client_id, name, ways: RefCell::default() };
+    let gateway = Gateway { outbound, story, client, client_id, name, hail, ways: RefCell::default() };
     let protocol = match header.session {
         Some(Session::Http1) => Protocol::Http1,
         Some(Session::Http2) => Protocol::Http2,
@@ -229,6 +234,7 @@ impl Gateway {
             };
             self.refused(code).fact("name", name.authority()).because(fault)
         })?;
+        self.hail.leads_to(name.port, &name.host);
         let dst = SocketAddr::from((Ipv4Addr::UNSPECIFIED, name.port));
         let story = Rc::new(mesh.recorder.story(Direction::Outbound, self.client, None));
         let destination = Latest::new(found);

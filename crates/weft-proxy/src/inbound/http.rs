@@ -47,7 +47,7 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     http::Filter,
     identity::ClientTls,
-    inbound::{Caller, DenyReason, Permit, Rule, ServerPolicy, authorize_http},
+    inbound::{Caller, Permit, Rule, ServerPolicy, authorize_http},
 };
 use weft_wire::record::Direction;
 
@@ -249,7 +249,7 @@ impl Requests {
         counted.series.request();
         let mut exchange =
             Exchange::inbound(&counted.by_route, mesh.metrics.phases(), flavour == Flavour::Grpc, begun);
-        let request = request.map(|body| body.counted(&mut exchange));
+        let request = request.map(|body| body.counted(&mut exchange, false));
         let hold = counted.hold.clone();
         let answered = tokio::select! {
             biased;
@@ -441,18 +441,8 @@ impl Requests {
         match decided {
             Ok((permit, chosen)) => Ok((permit, chosen.map(|chosen| chosen.rule))),
             Err(denied) => {
-                let family = match denied.reason {
-                    DenyReason::NoRoute => Count::InboundHttpRouteNotFound,
-                    _ => Count::InboundHttpAuthzDeny,
-                };
-                let labels = Labels::new()
-                    .target(connection.app)
-                    .server(&policy.meta, connection.app.port())
-                    .client_tls(&connection.tls)
-                    .inbound_route(denied.route.as_deref());
-                connection.worker.mesh.metrics.counter(family, &labels).add(1);
                 connection.story.decided(&policy.meta, None);
-                Err(connection.denied(policy, &denied))
+                Err(connection.asker().request_denied(&connection.worker.mesh.metrics, policy, &denied))
             }
         }
     }
@@ -476,12 +466,7 @@ impl Requests {
         let allowed = format!("allowed by {} of {}", permit.authorization(), permit.server());
         connection.story.event(Phase::Authorize, allowed);
         connection.audited(policy, permit);
-        let mut labels = Labels::new()
-            .target(connection.app)
-            .server(permit.server(), connection.app.port())
-            .policy("authz", permit.authorization())
-            .client_tls(&connection.tls)
-            .inbound_route(permit.route().map(|route| &**route));
+        let mut labels = connection.asker().labels(permit);
         let metrics = &connection.worker.mesh.metrics;
         let by_route = Labels::new()
             .policy("parent", permit.server())

@@ -5,7 +5,7 @@ mod gateway;
 mod http;
 pub mod limit;
 mod opaque;
-mod refuse;
+pub(crate) mod refuse;
 pub(crate) mod withdraw;
 
 use crate::{

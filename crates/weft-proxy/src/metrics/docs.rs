@@ -15,7 +15,8 @@ those of Linkerd's proxy, so that its dashboards and alerts go on working; famil
 - `tls` is `true` (with `client_id` or `server_id`), `no_identity` (with `no_tls_reason`), or `opaque`. The server name of TLS that passes through is not a
   label: clients choose it, and could fill the page with it.
 - `hostname` and `authority` of inbound requests are empty unless `OUTBOUND_METRICS_HOSTNAME_LABELS` or `INBOUND_METRICS_AUTHORITY_LABELS` ask for them
-  ([config.md](config.md)), for the same reason.
+  ([config.md](config.md)), for the same reason. `target_name` of direct connections, with its port, is empty unless something is behind the name.
+- A group of families that are counted together has at most 20,000 label sets; what is beyond is counted in one series, `{weft_overflow=\"true\"}`, until others are dropped.
 - Series that nobody uses and nothing changes are dropped after `METRICS_RETAIN_IDLE`.
 - A page is written beside the traffic, in pieces, with a quarter of a core at most. Who asks while one is written reads the same page from its beginning; more than
   eight scrapers at once get 503.

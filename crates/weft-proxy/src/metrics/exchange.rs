@@ -37,7 +37,7 @@ impl Sent {
         Sent { begun, took: AtomicU64::new(0), whole: AtomicBool::new(false), moved: AtomicU64::new(0) }
     }
 
-    /// When the last piece passed; the beginning, before the first one.
+    /// When the last piece of a timed body passed; the beginning, before the first one.
     pub(crate) fn moved_at(&self) -> Instant {
         self.begun + Duration::from_micros(self.moved.load(Relaxed))
     }
@@ -107,10 +107,11 @@ impl Exchange {
     }
 
     /// What counts the request's body.
-    pub fn request_body(&mut self) -> RequestBody {
+    /// `timed`: somebody asks when its last piece passed.
+    pub fn request_body(&mut self, timed: bool) -> RequestBody {
         let sent = Arc::new(Sent::new(self.begun));
         self.sent = Some(sent.clone());
-        RequestBody { by: self.by.clone(), phases: self.phases.clone(), sent }
+        RequestBody { by: self.by.clone(), phases: self.phases.clone(), sent, timed }
     }
 
     /// The end of the request's body, for [`Attempt`]s to send it.
@@ -188,6 +189,7 @@ pub struct RequestBody {
     by: By,
     phases: Arc<Phases>,
     sent: Arc<Sent>,
+    timed: bool,
 }
 
 impl RequestBody {
@@ -197,8 +199,10 @@ impl RequestBody {
     }
 
     pub fn piece(&self, bytes: usize) {
-        let moved = self.sent.begun.elapsed().as_micros();
-        self.sent.moved.store(u64::try_from(moved).unwrap_or(u64::MAX), Relaxed);
+        if self.timed {
+            let moved = self.sent.begun.elapsed().as_micros();
+            self.sent.moved.store(u64::try_from(moved).unwrap_or(u64::MAX), Relaxed);
+        }
         match &self.by {
             By::Inbound(route) => route.asks(bytes),
             By::Outbound(route) => route.asks(bytes),

@@ -9,6 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Label sets of one group. Whoever can make more of them up must not fill the memory, or the page: what is beyond is counted
+/// together, until others have gone.
+const MOST: usize = 20_000;
+/// The only label of what is counted together.
+const OVERFLOW: &str = "weft_overflow";
+
 /// Entries that are looked at under one hold of the lock: whoever resolves a label set waits for a few microseconds at
 /// most, however many there are.
 const CHUNK: usize = 64;
@@ -53,6 +59,16 @@ impl<S> Inner<S> {
         self.entries[*self.places.find(hash, same)?].as_ref()
     }
 
+    fn add(&mut self, labels: Labels, hash: u64) -> Arc<S>
+    where
+        S: Default,
+    {
+        let series = Arc::new(S::default());
+        let idle = Mutex::new((0, Instant::now()));
+        self.insert(Arc::new(Entry { labels, hash, series: series.clone(), idle }));
+        series
+    }
+
     fn insert(&mut self, entry: Arc<Entry<S>>) {
         let hash = entry.hash;
         let place = match self.free.pop() {
@@ -90,10 +106,15 @@ impl<S: Series> Group<S> {
         if let Some(entry) = inner.find(hash, labels) {
             return entry.series.clone();
         }
-        let series = Arc::new(S::default());
-        let idle = Mutex::new((0, Instant::now()));
-        inner.insert(Arc::new(Entry { labels: labels.clone(), hash, series: series.clone(), idle }));
-        series
+        if inner.places.len() >= MOST {
+            let labels = Labels::new().with(OVERFLOW, "true");
+            let hash = self.hashes.hash_one(&labels);
+            return match inner.find(hash, &labels) {
+                Some(entry) => entry.series.clone(),
+                None => inner.add(labels, hash),
+            };
+        }
+        inner.add(labels.clone(), hash)
     }
 
     /// The entries of one chunk: pointers are copied under the lock, nothing is formatted. `None` past the last one.
@@ -188,6 +209,25 @@ mod tests {
         assert!(Arc::ptr_eq(&kept, &group.resolve(&Labels::new().with("n", 7))));
         let _more: Vec<_> = (0..599).map(|n| group.resolve(&Labels::new().with("more", n))).collect();
         assert_eq!(group.inner.lock().entries.len(), 600, "places are used again");
+    }
+
+    #[test]
+    fn what_is_too_much_is_counted_together_until_there_is_room() {
+        let group: Group<Counter> = Group::default();
+        for n in 0..MOST + 500 {
+            group.resolve(&Labels::new().with("n", n)).add(1);
+        }
+        assert_eq!(group.len(), MOST + 1);
+        let overflow = Labels::new().with(OVERFLOW, "true");
+        assert_eq!(group.resolve(&overflow).value(), 500);
+        assert_eq!(group.resolve(&Labels::new().with("n", 7)).value(), 1, "what was known before goes on");
+        for number in 0.. {
+            if !group.retire(number, Duration::ZERO, Instant::now()) {
+                break;
+            }
+        }
+        assert_eq!(group.resolve(&Labels::new().with("n", MOST + 7)).value(), 0, "a series of its own again");
+        assert_eq!(group.len(), 1);
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod tests {
         metrics.counter(Count::InboundHttpAuthzDeny, &labels).add(2);
         let route = metrics.inbound_route(Flavour::Grpc, &Labels::new().with("route_name", "r"));
         let mut exchange = Exchange::inbound(&route, metrics.phases(), true, Instant::now());
-        exchange.request_body().piece(200);
+        exchange.request_body(false).piece(200);
         exchange.piece(2_000);
         exchange.end(200, Some(0));
         drop(Exchange::inbound(&route, metrics.phases(), true, Instant::now()));

@@ -35,7 +35,7 @@ pub(crate) struct Balancer {
     state: Latest<EndpointsState>,
     /// The state that `members` were made of.
     seen: RefCell<Option<Arc<EndpointsState>>>,
-    members: RefCell<Vec<Rc<Member>>>,
+    members: Rc<RefCell<Vec<Rc<Member>>>>,
     /// `None`: all have the same.
     weights: RefCell<Option<Weights>>,
     pub(crate) used: Cell<Instant>,
@@ -57,7 +57,7 @@ impl Balancer {
             ewma,
             state: Latest::new(worker.mesh.discovery.endpoints(path)),
             seen: RefCell::default(),
-            members: RefCell::default(),
+            members: Rc::default(),
             weights: RefCell::default(),
             used: Cell::new(Instant::now()),
             waiting: Cell::new(0),
@@ -98,7 +98,8 @@ impl Balancer {
                     member
                 }
                 None => {
-                    Member::new(worker, endpoint.clone(), &self.path, state.strict, self.ewma, NOT_PROVIDED)
+                    let (endpoint, siblings) = (endpoint.clone(), Rc::downgrade(&self.members));
+                    Member::new(worker, endpoint, &self.path, state.strict, self.ewma, siblings, NOT_PROVIDED)
                 }
             };
             members.push(member);

@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
-    rc::Rc,
+    rc::{Rc, Weak},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -41,6 +41,9 @@ pub(crate) struct Member {
     waits: Cell<u8>,
     down: RefCell<Option<Down>>,
 }
+
+/// The endpoints of one name on one worker, as each of them sees them. Empty for one that stands alone.
+pub(super) type Siblings = Weak<RefCell<Vec<Rc<Member>>>>;
 
 /// Connecting failed, and how often in a row.
 #[derive(Clone)]
@@ -69,6 +72,7 @@ impl Member {
         name: &str,
         strict: bool,
         ewma: EwmaConfig,
+        siblings: Siblings,
         unidentified: NoTls,
     ) -> Rc<Self> {
         let mesh = &worker.mesh;
@@ -88,7 +92,7 @@ impl Member {
             series: RefCell::new(series),
             meshed,
             unidentified,
-            standing: Standing::new(worker.epoch, ewma),
+            standing: Standing::new(worker.epoch, ewma, siblings),
             proof_told_us: Cell::new(None),
             waits: Cell::new(WAITS),
             down: RefCell::default(),

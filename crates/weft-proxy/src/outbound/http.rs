@@ -41,7 +41,10 @@ use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     http::Filter,
     meta::Meta,
-    outbound::{FailureAccrual, HttpRule, OutboundProtocol, RetryPolicy, RouteBackend, Timeouts},
+    outbound::{
+        FailureAccrual, HttpRoutes, HttpRule, OutboundPolicy, OutboundProtocol, RetryPolicy, RouteBackend,
+        Timeouts,
+    },
 };
 
 mod ask;
@@ -74,6 +77,8 @@ pub(crate) struct Requests {
     counted: RefCell<Vec<Rc<Counted>>>,
     /// Destinations that requests named.
     named: RefCell<Vec<(HeaderValue, Rc<Latest<Destination>>)>>,
+    /// The policy of bytes last seen, and its routes for requests.
+    of_bytes: RefCell<Option<(Arc<OutboundPolicy>, Rc<HttpRoutes>)>>,
 }
 
 pub(super) async fn relay(connection: Connection, io: Io, protocol: Protocol) -> Result<(), Fault> {
@@ -101,6 +106,7 @@ pub(crate) fn requests(connection: Connection, detail: Detail) -> Rc<Requests> {
         routed: Cell::new(false),
         counted: RefCell::default(),
         named: RefCell::default(),
+        of_bytes: RefCell::default(),
     })
 }
 
@@ -225,7 +231,7 @@ impl Requests {
         // 2. Which way? One immutable view for the whole decision.
         let destination = self.destination(&kind).await?;
         let routing = Instant::now();
-        let routes = destination.policy.protocol.http(kind.version == Version::HTTP_2);
+        let routes = self.routes(&destination.policy, kind.version);
         let route = self.route(&destination, &routes, &request)?;
         connection.story.phases().observe(Phase::Route, routing.elapsed());
         let rule = route.rule;
@@ -266,7 +272,8 @@ impl Requests {
         }
         let phases = connection.story.phases();
         let mut exchange = Exchange::outbound(&counted.route, phases, flavour == Flavour::Grpc, begun);
-        let request = request.map(|body| body.counted(&mut exchange));
+        let timed = way.timeouts.idle.is_some();
+        let request = request.map(|body| body.counted(&mut exchange, timed));
         way.sent = exchange.sent();
         match self.exchange(request, &way, rule, begun, client_upgrade).await {
             Ok(response) => {

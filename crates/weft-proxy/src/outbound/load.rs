@@ -1,6 +1,9 @@
 //! What the requests under way at an endpoint, and those that ended, say about it: its load, and whether to leave it out.
 
-use super::{Worker, endpoint::Member};
+use super::{
+    Worker,
+    endpoint::{Member, Siblings},
+};
 use crate::{http::body::grpc_status, metrics::Balanced};
 use http::{HeaderMap, StatusCode, header};
 use std::{
@@ -21,6 +24,8 @@ pub(super) struct Standing {
     /// Bytes of any kind: they may go to a name that takes requests, too, and the times of the two say nothing of each other.
     connections: Work,
     breaker: RefCell<Breaker>,
+    /// The endpoints of the same name, this one among them.
+    siblings: Siblings,
 }
 
 /// What is under way of one kind, and how long such things take.
@@ -46,13 +51,14 @@ impl Work {
 }
 
 impl Standing {
-    pub(super) fn new(epoch: Instant, ewma: EwmaConfig) -> Self {
+    pub(super) fn new(epoch: Instant, ewma: EwmaConfig, siblings: Siblings) -> Self {
         let now_us = u64::try_from(epoch.elapsed().as_micros()).unwrap_or(u64::MAX);
         Standing {
             epoch,
             requests: Work::new(ewma, now_us),
             connections: Work::new(ewma, now_us),
             breaker: RefCell::default(),
+            siblings,
         }
     }
 
@@ -89,7 +95,15 @@ impl Standing {
 
     fn judge(&self, outcome: Outcome, accrual: &FailureAccrual, retry_after: Option<Duration>) {
         let (now_us, random) = (self.now(), rand::random::<f32>());
-        self.breaker.borrow_mut().observe(outcome, accrual, retry_after, now_us, random);
+        // Looked at only where a breaker is about to shut, and has such a limit.
+        let others = || self.siblings.upgrade().map_or(0, |siblings| self.in_use_among(&siblings.borrow()));
+        self.breaker.borrow_mut().observe(outcome, accrual, retry_after, others, now_us, random);
+    }
+
+    fn in_use_among(&self, siblings: &[Rc<Member>]) -> usize {
+        let others =
+            siblings.iter().map(|member| &member.standing).filter(|other| !std::ptr::eq(*other, self));
+        others.filter(|other| other.shut().is_none()).count()
     }
 
     /// The endpoint had a whole request and did not answer it in the time that the route gives.
@@ -211,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_times_of_connecting_say_nothing_about_requests() {
-        let standing = Standing::new(Instant::now(), EwmaConfig::DEFAULT);
+        let standing = Standing::new(Instant::now(), EwmaConfig::DEFAULT, Siblings::new());
         let costs = || [Balanced::Http, Balanced::Tcp].map(|of| standing.cost(of, standing.now()));
         let before = costs();
         standing.connected(Duration::from_secs(60));

@@ -21,7 +21,7 @@ use crate::{
     report::{self, Who},
 };
 use balance::Balancer;
-use endpoint::Member;
+use endpoint::{Member, Siblings};
 use first::Early;
 use std::{
     cell::{Cell, RefCell},
@@ -344,7 +344,8 @@ impl Worker {
             true => NoTls::IngressWithoutOverride,
             false => NoTls::NotProvidedByServiceDiscovery,
         };
-        let member = Member::new(self, endpoint.clone(), &name, strict, ANY_EWMA, unidentified);
+        let member =
+            Member::new(self, endpoint.clone(), &name, strict, ANY_EWMA, Siblings::new(), unidentified);
         let mut forwards = self.forwards.borrow_mut();
         // The address is another workload's now, or known better: connections made under the old answer end.
         forwards.retain(|(old, _), member| {

@@ -345,8 +345,13 @@ async fn b45_cancelled_requests_open_no_breaker() {
     web.told.endpoints(PATH, known(&[plain(store.addr)]));
     let backoff = Backoff { min: Duration::from_secs(60), max: Duration::from_secs(60), jitter: 0.0 };
     let mut all = routes(rule(balance(PATH)));
-    all.accrual =
-        Some(FailureAccrual { max_consecutive: 3, rate: None, backoff, respects_retry_after: false });
+    all.accrual = Some(FailureAccrual {
+        max_consecutive: 3,
+        rate: None,
+        backoff,
+        respects_retry_after: false,
+        min_ready: 0,
+    });
     web.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));
     for i in 1..=20 {
         let mut io = TcpStream::connect(web.outbound).await.unwrap();
@@ -422,7 +427,8 @@ async fn an_endpoint_that_hangs_shuts_its_breaker() {
         // In a row, or by the rate: either counts them.
         let rate = SuccessRate { threshold: 0.5, window: Duration::from_secs(60), min_requests: 2 };
         let (max_consecutive, rate) = if answer.is_empty() { (2, None) } else { (0, Some(rate)) };
-        let accrual = FailureAccrual { max_consecutive, rate, backoff, respects_retry_after: false };
+        let accrual =
+            FailureAccrual { max_consecutive, rate, backoff, respects_retry_after: false, min_ready: 0 };
         let rule = HttpRule { timeouts, retry: retry.clone(), ..rule(balance(PATH)) };
         let all = HttpRoutes { accrual: Some(accrual), ..routes(rule) };
         web.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));

@@ -128,6 +128,13 @@ async fn a_request_goes_through_a_gateway_and_says_so() {
     let onward = clusters.gateway.record(|r| r.direction == weft_wire::record::Direction::Outbound).await;
     let theirs = clusters.server.record(|r| r.peer_id.is_some()).await;
     assert_eq!(theirs.peer_id.as_ref(), Some(&onward.id));
+    // A name is a label where something is behind it.
+    clusters.ask("web", Some("made-up.example"), 80, "host: mirrored\r\n").await;
+    let page = clusters.gateway.metrics().await;
+    let hails = |line: &&str| line.starts_with("inbound_tcp_transport_header_connections_total{");
+    let known = format!("target_name=\"{NAME}\"");
+    assert!(page.lines().filter(hails).any(|line| line.contains(&known)), "{page}");
+    assert!(!page.contains("made-up"), "{page}");
 }
 
 /// The other cluster says HTTP, and this one's policy knows bytes: a session keeps its form (B15).

@@ -216,6 +216,8 @@ fn messages() -> Vec<Rule> {
         rule("8.5", "CONNECT with a path", only(&[(":method", "CONNECT"), (":scheme", "http"), (":authority", "a:1"), (":path", "/")]), Stream(PROTOCOL)),
         rule("8.5", "CONNECT without an authority", only(&[(":method", "CONNECT")]), Stream(PROTOCOL)),
         rule("RFC 8441 3", "extended CONNECT that was not offered", only(&[(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":authority", "a"), (":path", "/")]), Stream(PROTOCOL)),
+        rule("RFC 9112 6.1", "a body without a length, of an HTTP/1.0 request", join(&[post(&[("l5d-orig-proto", "HTTP/1.0")]), data(END_STREAM, b"hi")]), Answered(400)),
+        rule("RFC 9112 6.1", "a body with a length, of an HTTP/1.0 request", join(&[post(&[("l5d-orig-proto", "HTTP/1.0"), ("content-length", "2")]), data(END_STREAM, b"hi")]), Answered(200)),
         rule("6.5.2", "fields above the limit", {
             let value = "x".repeat(15_000);
             let fields: Vec<(&str, &str)> = ["a", "b", "c", "d", "e"].into_iter().map(|name| (name, value.as_str())).collect();

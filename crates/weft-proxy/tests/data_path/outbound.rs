@@ -569,8 +569,13 @@ async fn a_breaker_shuts_after_failures_in_a_row() {
     proxy.told.endpoints(PATH, known(&[plain(one.addr)]));
     let backoff = Backoff { min: Duration::from_secs(5), max: Duration::from_secs(60), jitter: 0.0 };
     let mut all = routes(rule(balance(PATH)));
-    all.accrual =
-        Some(FailureAccrual { max_consecutive: 3, rate: None, backoff, respects_retry_after: false });
+    all.accrual = Some(FailureAccrual {
+        max_consecutive: 3,
+        rate: None,
+        backoff,
+        respects_retry_after: false,
+        min_ready: 0,
+    });
     proxy.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));
     let get = async |path: &str| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: s\r\n\r\n");
@@ -582,6 +587,31 @@ async fn a_breaker_shuts_after_failures_in_a_row() {
     let head = get("/").await;
     assert!(head.starts_with("HTTP/1.1 503") && error_of(&head).starts_with("UPS-005"), "{head}");
     assert_eq!(one.count(), 3);
+}
+
+#[tokio::test(flavor = "local")]
+async fn breakers_leave_as_many_endpoints_in_as_the_policy_wants() {
+    let (pki, apps) = (Pki::new(), [app().await, app().await, app().await]);
+    let proxy = client(&pki);
+    proxy.told.endpoints(PATH, known(&apps.each_ref().map(|app| plain(app.addr))));
+    let backoff = Backoff { min: Duration::from_secs(60), max: Duration::from_secs(60), jitter: 0.0 };
+    let mut all = routes(rule(balance(PATH)));
+    all.accrual = Some(FailureAccrual {
+        max_consecutive: 1,
+        rate: None,
+        backoff,
+        respects_retry_after: false,
+        min_ready: 2,
+    });
+    proxy.told.destination(destination(dst(), OutboundProtocol::Http1(all), false));
+    for _ in 0..30 {
+        let (head, _) =
+            raw::http(proxy.outbound, "GET /status/500 HTTP/1.1\r\nHost: s\r\n\r\n").await.unwrap();
+        assert!(head.starts_with("HTTP/1.1 500") && !head.contains("l5d-proxy-error"), "{head}");
+    }
+    // The first that failed is left out; no other may be.
+    let counts = apps.each_ref().map(App::count);
+    assert!(counts.contains(&1) && counts.iter().sum::<usize>() == 30, "{counts:?}");
 }
 
 #[tokio::test(flavor = "local")]

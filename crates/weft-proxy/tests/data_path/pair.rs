@@ -1,6 +1,7 @@
 //! Two proxies, with real TLS between them.
 
 use crate::{
+    field_reports::{accept, next},
     harness::{Proxy, app, collect, destination, detect, get, h2, meshed, only, opaque, policy, server},
     outbound::exercise_forms,
 };
@@ -17,6 +18,7 @@ use weft_model::{
 };
 use weft_proxy::drain::Phase;
 use weft_testkit::{
+    h2raw::{ACK, Client as Frames, DATA, END_STREAM, Ended, GOAWAY, HEADERS, PING, frame, headers, request},
     pki::{self, Pki},
     raw,
 };
@@ -498,4 +500,53 @@ async fn an_application_that_is_down_is_named_to_the_client_of_an_opaque_port() 
     };
     let all = client.mesh.recorder.connections(10, |record| record.fault.is_some()).connections;
     assert!(all.len() == 3 && all.iter().all(coded), "{all:?}");
+}
+
+/// B28: both ends of a long stream of gRPC are told that their proxies go, and it goes on: to its end, or to that of the grace
+/// period.
+#[tokio::test(flavor = "local")]
+async fn b28_a_long_grpc_stream_goes_on_through_a_drain_until_it_ends_or_is_cut() {
+    for ends in [true, false] {
+        let (pki, (listener, addr)) = (Pki::new(), raw::listener().await);
+        let (client, server) = pair(&pki, addr);
+        forward(&client, endpoint(&server, ProtocolHint::H2));
+        let mut caller = Frames::open(TcpStream::connect(client.outbound).await.unwrap()).await.unwrap();
+        let grpc = ("content-type", "application/grpc");
+        caller.send(&headers(1, 0, &request("POST", "/shop.Store/Watch", &[grpc]))).await.unwrap();
+        let mut callee = accept(&listener).await;
+        let stream = next(&mut callee, HEADERS).await.stream;
+        callee.send(&headers(stream, 0, &[(":status", "200"), grpc])).await.unwrap();
+        next(&mut caller, HEADERS).await;
+        let talk = async |caller: &mut Frames<TcpStream>, callee: &mut Frames<TcpStream>, said: &[u8]| {
+            caller.send(&frame(DATA, 0, 1, said)).await.unwrap();
+            assert_eq!(next(callee, DATA).await.payload, said);
+            callee.send(&frame(DATA, 0, stream, said)).await.unwrap();
+            assert_eq!(next(caller, DATA).await.payload, said);
+        };
+        talk(&mut caller, &mut callee, b"before").await;
+        server.drain.advance(Phase::Draining);
+        client.drain.advance(Phase::Draining);
+        assert_eq!(next(&mut caller, GOAWAY).await.code(), Some(0), "the caller is told");
+        let ping = next(&mut caller, PING).await;
+        caller.send(&frame(PING, ACK, 0, &ping.payload)).await.unwrap();
+        talk(&mut caller, &mut callee, b"meanwhile").await;
+        if ends {
+            caller.send(&frame(DATA, END_STREAM, 1, b"")).await.unwrap();
+            assert_eq!(next(&mut callee, DATA).await.flags & END_STREAM, END_STREAM);
+            callee.send(&headers(stream, END_STREAM, &[("grpc-status", "0")])).await.unwrap();
+            let trailers = next(&mut caller, HEADERS).await;
+            assert_eq!(trailers.flags & END_STREAM, END_STREAM);
+            // Nothing is left: the connection ends by itself, and no failure is told.
+            while caller.frame().await.unwrap().is_some() {}
+            assert_eq!((client.failures(), server.failures()), (0, 0));
+        } else {
+            client.drain.advance(Phase::Stopped);
+            server.drain.advance(Phase::Stopped);
+            let ended = caller.end(1).await.unwrap();
+            assert!(matches!(ended, Ended::Closed | Ended::Reset(_)), "{ended:?}");
+            for proxy in [&client, &server] {
+                assert_eq!(proxy.failure().await.fault.unwrap().code, "LIM-004");
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The program itself: its exit codes, readiness and end.
 
 use std::{
+    io::{BufRead, BufReader},
     net::SocketAddr,
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -43,11 +44,18 @@ fn every_mistake_in_the_environment_is_told_and_the_exit_code_is_linkerds() {
     assert!(told.lines().all(|line| line.starts_with("CFG-001 ")), "{told}");
 }
 
-#[tokio::test]
-async fn it_becomes_ready_with_a_certificate_and_ends_on_request() {
-    let pki = Arc::new(Pki::new());
+/// A proxy with a controller of its own.
+struct Served {
+    running: Running,
+    controller: Controller,
+    admin: SocketAddr,
+    inbound: SocketAddr,
+    _token: tempfile::TempDir,
+}
+
+async fn served(pki: &Arc<Pki>, certified: bool, log: Stdio) -> Served {
     let controller = Controller::start(pki.clone()).await;
-    controller.certify(Some(tonic::Status::unavailable("later")));
+    controller.certify((!certified).then(|| tonic::Status::unavailable("later")));
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "a token").unwrap();
@@ -65,8 +73,36 @@ async fn it_becomes_ready_with_a_certificate_and_ends_on_request() {
         ("OUTBOUND_LISTEN_ADDR", outbound.to_string()),
         ("ADMIN_LISTEN_ADDR", admin.to_string()),
         ("SHUTDOWN_ENDPOINT_ENABLED", "true".into()),
+        ("INBOUND_DETECT_TIMEOUT", "2m".into()),
     ]);
-    let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let running = Running(command.stdout(log).spawn().unwrap());
+    Served { running, controller, admin, inbound, _token: dir }
+}
+
+impl Running {
+    async fn ended(&mut self) -> Option<i32> {
+        let ended = async {
+            loop {
+                match self.0.try_wait().unwrap() {
+                    Some(status) => return status,
+                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        tokio::time::timeout(raw::PATIENCE, ended).await.expect("it ends in time").code()
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        // It may be gone.
+        let _sent = Command::new("kill").args([name, &pid]).stderr(Stdio::null()).status().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn it_becomes_ready_with_a_certificate_and_ends_on_request() {
+    let mut proxy = served(&Arc::new(Pki::new()), false, Stdio::null()).await;
+    let (admin, controller) = (proxy.admin, &proxy.controller);
 
     // It serves probes before it is ready, and says why it is not.
     until(admin, "GET /ready?verbose", |answer| {
@@ -79,16 +115,37 @@ async fn it_becomes_ready_with_a_certificate_and_ends_on_request() {
     assert!(controller.asked("WatchPort", &admin.port().to_string()) > 0);
 
     until(admin, "POST /shutdown", |answer| answer.starts_with("HTTP/1.1 200")).await;
-    let ended = async {
-        loop {
-            match running.0.try_wait().unwrap() {
-                Some(status) => return status,
-                None => tokio::time::sleep(Duration::from_millis(20)).await,
+    assert_eq!(proxy.running.ended().await, Some(0));
+}
+
+/// B30 (c): SIGTERM again changes nothing. Whoever does not want to wait interrupts it.
+#[tokio::test]
+async fn a_drain_takes_its_time_however_often_it_is_asked_for_and_ends_at_once_when_interrupted() {
+    let mut proxy = served(&Arc::new(Pki::new()), true, Stdio::piped()).await;
+    until(proxy.admin, "GET /ready", |answer| answer.starts_with("HTTP/1.1 200")).await;
+    let lines = BufReader::new(proxy.running.0.stdout.take().unwrap()).lines();
+    let (say, mut said) = tokio::sync::mpsc::channel(16);
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if say.blocking_send(line).is_err() {
+                return;
             }
         }
+    });
+    let mut says = async |text: &str| {
+        let looking = async { while !said.recv().await.expect("it runs").contains(text) {} };
+        tokio::time::timeout(raw::PATIENCE, looking).await.expect(text);
     };
-    let status = tokio::time::timeout(raw::PATIENCE, ended).await.expect("it ends in time");
-    assert_eq!(status.code(), Some(0));
+    // A connection that holds the drain for as long as the grace period, which is two minutes.
+    let _held = tokio::net::TcpStream::connect(proxy.inbound).await.unwrap();
+    proxy.running.signal("-TERM");
+    says("draining").await;
+    proxy.running.signal("-TERM");
+    says("SIGTERM again").await;
+    until(proxy.admin, "GET /live", |answer| answer.starts_with("HTTP/1.1 200")).await;
+    proxy.running.signal("-INT");
+    says("connections are cut").await;
+    assert_eq!(proxy.running.ended().await, Some(0));
 }
 
 /// Asks until the answer is the one wanted; the process may not listen yet.
@@ -127,19 +184,8 @@ async fn b30_a_proxy_that_never_became_ready_ends_at_once_and_twice() {
     let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
     until(admin, "GET /live", |answer| answer.starts_with("HTTP/1.1 200")).await;
     until(admin, "GET /ready", |answer| answer.starts_with("HTTP/1.1 503")).await;
-    let pid = running.0.id().to_string();
     for _ in 0..2 {
-        // The second may find it gone.
-        let _sent = Command::new("kill").args(["-TERM", &pid]).stderr(Stdio::null()).status().unwrap();
+        running.signal("-TERM");
     }
-    let ended = async {
-        loop {
-            match running.0.try_wait().unwrap() {
-                Some(status) => return status,
-                None => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-    };
-    let status = tokio::time::timeout(raw::PATIENCE, ended).await.expect("it ends in time");
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(running.ended().await, Some(0));
 }

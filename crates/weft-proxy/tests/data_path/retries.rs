@@ -346,7 +346,8 @@ async fn a_breaker_that_goes_by_the_rate_shuts_and_says_so() {
     let (pki, app) = (Pki::new(), app().await);
     let backoff = Backoff { min: Duration::from_secs(60), max: Duration::from_secs(60), jitter: 0.0 };
     let rate = Some(SuccessRate { threshold: 0.7, window: Duration::from_secs(60), min_requests: 4 });
-    let accrual = FailureAccrual { max_consecutive: 0, rate, backoff, respects_retry_after: false };
+    let accrual =
+        FailureAccrual { max_consecutive: 0, rate, backoff, respects_retry_after: false, min_ready: 0 };
     let proxy =
         with_routes(&pki, HttpRoutes { accrual: Some(accrual), ..routes(rule(balance(PATH))) }, app.addr);
     let ask = async |status: u16| {

@@ -1,6 +1,6 @@
 //! What crosses between meshed pods is encrypted: a capture of the node's links holds no byte of what the applications say.
 
-use crate::harness::TestMesh;
+use crate::harness::{TestMesh, load};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io::Read as _,
@@ -72,21 +72,7 @@ fn marked_frames(mesh: &TestMesh) -> (usize, usize) {
     });
     is_ready.recv().expect("the capture began");
     let target = format!("http://mail:8025/?say={MARKER}");
-    let load = [
-        "exec",
-        "-n",
-        "secret",
-        "client",
-        "--",
-        "weft",
-        "sample",
-        "load",
-        "--target",
-        &target,
-        "--requests",
-        "10",
-        "--strict",
-    ];
+    let load = load("secret", "client", &target, &["--requests", "10", "--strict"]);
     mesh.until(&load, |output, _| output.status.success());
     stop.store(true, Ordering::Relaxed);
     seen.join().expect("the capture")

@@ -135,3 +135,9 @@ pub(crate) fn shown(output: &Output) -> String {
         String::from_utf8_lossy(&output.stderr)
     )
 }
+
+/// Arguments of `weft`: requests out of one pod's container, by the program for that.
+pub(crate) fn load<'a>(namespace: &'a str, pod: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let program = ["exec", "-n", namespace, pod, "--", "weft", "sample", "load", "--target", target];
+    [&program[..], more].concat()
+}

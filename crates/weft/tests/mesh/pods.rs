@@ -1,6 +1,6 @@
 //! Pods behave as on Kubernetes: environment, volumes, probes, init containers, logs, exec, names and addresses.
 
-use crate::harness::{TestMesh, shown};
+use crate::harness::{TestMesh, load, shown};
 
 const YAML: &str = r#"
 apiVersion: v1
@@ -112,22 +112,7 @@ fn pods_behave_as_on_kubernetes() {
 
     // Meshed to meshed by service and by name, meshed to plain, plain to meshed.
     let call = |from: &str, url: &str| {
-        let args = [
-            "exec",
-            "-n",
-            "kinds",
-            from,
-            "--",
-            "weft",
-            "sample",
-            "load",
-            "--target",
-            url,
-            "--requests",
-            "5",
-            "--strict",
-        ];
-        let output = mesh.weft(&args);
+        let output = mesh.weft(&load("kinds", from, url, &["--requests", "5", "--strict"]));
         assert!(output.status.success(), "{from} → {url}: {}", shown(&output));
     };
     let plain_ip = mesh.ok(&[

@@ -1,6 +1,6 @@
 //! Nobody notices a replica that restarts or a policy that changes.
 
-use crate::harness::TestMesh;
+use crate::harness::{TestMesh, load};
 use std::process::Stdio;
 
 pub(crate) const YAML: &str = r#"
@@ -59,33 +59,16 @@ spec: {serviceAccountName: caller, containers: [{name: app, image: "none:1", com
 #[test]
 fn ten_thousand_requests_survive_a_restart_and_policy_changes() {
     let Some(mesh) = TestMesh::up("restarts", YAML) else { return };
-    let load = mesh
-        .command(&[
-            "exec",
-            "-n",
-            "busy",
-            "client",
-            "--",
-            "weft",
-            "sample",
-            "load",
-            "--target",
-            "http://web:8025/healthz",
-            "--rate",
-            "1000",
-            "--connections",
-            "50",
-            "--requests",
-            "10000",
-            "--strict",
-        ])
+    let more = ["--rate", "1000", "--connections", "50", "--requests", "10000", "--strict"];
+    let loading = mesh
+        .command(&load("busy", "client", "http://web:8025/healthz", &more))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the load");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(disturb(&mesh));
-    let output = load.wait_with_output().expect("the load ends");
+    let output = loading.wait_with_output().expect("the load ends");
     let text = crate::harness::shown(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("10000 ok, 0 failed"), "{text}");

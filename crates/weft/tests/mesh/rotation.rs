@@ -1,7 +1,7 @@
 //! B34: the trust root is replaced while requests go on, and no step is taken that would cut a proxy off unasked.
 
 use crate::{
-    harness::{PATIENCE, TestMesh, shown},
+    harness::{PATIENCE, TestMesh, load, shown},
     restarts::YAML,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,28 +24,11 @@ fn the_root_is_rotated_under_load_and_not_while_a_proxy_would_be_left_behind() {
     // 1. All proxies are there: every request of many short connections is answered.
     let rotated = AtomicBool::new(false);
     let output = thread::scope(|scope| {
-        let load = scope.spawn(|| {
+        let loading = scope.spawn(|| {
             let mut rounds = 0;
             while !rotated.load(Relaxed) {
-                let output = mesh.weft(&[
-                    "exec",
-                    "-n",
-                    "busy",
-                    "client",
-                    "--",
-                    "weft",
-                    "sample",
-                    "load",
-                    "--target",
-                    "http://web:8025/healthz",
-                    "--rate",
-                    "50",
-                    "--connections",
-                    "4",
-                    "--requests",
-                    "100",
-                    "--strict",
-                ]);
+                let more = ["--rate", "50", "--connections", "4", "--requests", "100", "--strict"];
+                let output = mesh.weft(&load("busy", "client", "http://web:8025/healthz", &more));
                 assert!(output.status.success(), "round {rounds}: {}", shown(&output));
                 rounds += 1;
             }
@@ -53,7 +36,7 @@ fn the_root_is_rotated_under_load_and_not_while_a_proxy_would_be_left_behind() {
         });
         let output = mesh.weft(&["identity", "rotate", "--timeout", "3m"]);
         rotated.store(true, Relaxed);
-        assert!(load.join().expect("no request failed") > 0);
+        assert!(loading.join().expect("no request failed") > 0);
         output
     });
     assert!(output.status.success(), "{}", shown(&output));
@@ -167,7 +150,6 @@ fn a_mesh_whose_root_has_expired_recovers_without_a_restart() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--recover"), "{}", shown(&refused));
     let output = mesh.weft(&["identity", "rotate", "--recover", "--timeout", "3m"]);
     assert!(output.status.success(), "{}", shown(&output));
-    let get = ["exec", "-n", "busy", "client", "--", "weft", "sample", "load", "--target"];
-    let get = [&get[..], &["http://web:8025/healthz", "--requests", "100", "--strict"]].concat();
+    let get = load("busy", "client", "http://web:8025/healthz", &["--requests", "100", "--strict"]);
     mesh.until(&get, |output, _| output.status.success());
 }

@@ -1,6 +1,6 @@
 //! examples/shop, as a user meets it: everything becomes ready, the allowed paths work, the denied one is explained.
 
-use crate::harness::{TestMesh, shown};
+use crate::harness::{TestMesh, load, shown};
 use std::path::Path;
 
 #[test]
@@ -11,19 +11,7 @@ fn the_shop_works_and_its_failures_are_explained() {
     // The job has filled the store through the mesh, and the whole chain answers.
     mesh.until(&["logs", "job/import"], |output, _| output.status.success());
     let page = mesh.until(
-        &[
-            "exec",
-            "deploy/load",
-            "--",
-            "weft",
-            "sample",
-            "load",
-            "--target",
-            "http://web:8080/",
-            "--requests",
-            "20",
-            "--strict",
-        ],
+        &load("shop", "deploy/load", "http://web:8080/", &["--requests", "20", "--strict"]),
         |output, _| output.status.success(),
     );
     assert!(page.contains("20 ok, 0 failed"), "{page}");
@@ -73,21 +61,7 @@ metadata: {name: client, namespace: down}
 spec: {containers: [{name: app, image: "none:1", command: [sleep, "3600"]}]}
 "#;
     let Some(mesh) = TestMesh::up("down", yaml) else { return };
-    let load = [
-        "exec",
-        "-n",
-        "down",
-        "client",
-        "--",
-        "weft",
-        "sample",
-        "load",
-        "--target",
-        "http://server/",
-        "--requests",
-        "3",
-    ];
-    mesh.weft(&load);
+    mesh.weft(&load("down", "client", "http://server/", &["--requests", "3"]));
     let text = mesh.until(&["explain", "client", "svc/server", "-n", "down"], |output, text| {
         output.status.code() == Some(1) && text.contains("UPS-010")
     });

@@ -110,7 +110,9 @@ impl Client {
     ) -> Result<Response<Body>, Lost> {
         let (lost, bad) = codes(role);
         let connects = head.method == Method::CONNECT;
-        let interim = body.as_ref().and_then(Body::interim);
+        // A client of HTTP/1.0 knows nothing of them (RFC 9110, 15.2).
+        let passes = head.version != Version::HTTP_10;
+        let interim = body.as_ref().filter(|_| passes).and_then(Body::interim);
 
         // 1. The head, and as much of the body as is there.
         let delimited = delimited(head, body.as_ref());

@@ -12,7 +12,7 @@ use crate::{
     http::{
         body::Body,
         headers,
-        server::{HEAD_LIMIT, Service, Settings},
+        server::{self, HEAD_LIMIT, Service, Settings},
         stall,
     },
     io::Io,
@@ -57,6 +57,8 @@ enum After {
     Close,
     /// It is not HTTP any more.
     Upgraded,
+    /// The server broke it off, and nothing of it was written: the client can be told.
+    Unwritten(Fault),
 }
 
 /// Serves until the connection ends, is upgraded or drained. What a client did wrong is its request's failure, which the
@@ -91,10 +93,9 @@ pub(crate) async fn serve<S: Service>(
             }
             Ok(None) => return Ok(()),
             Err(fault) => {
-                let response = service.refuse(&fault);
                 let asked = Asked { method: Method::GET, version: Version::HTTP_11, keep_alive: false };
                 // A client that is gone already does not read it.
-                let _best_effort = respond(&conn, response, &asked).await;
+                let _best_effort = refuse(&conn, &*service, &fault, asked).await;
                 break;
             }
         };
@@ -133,6 +134,10 @@ pub(crate) async fn serve<S: Service>(
         match respond(&conn, response, &asked).await {
             Ok(After::Next) => {}
             Ok(After::Close) => break,
+            Ok(After::Unwritten(fault)) => {
+                let _best_effort = refuse(&conn, &*service, &fault, asked).await;
+                break;
+            }
             Ok(After::Upgraded) => {
                 if let Some(upgraded) = upgraded {
                     // Without a receiver nobody wanted to go on.
@@ -225,6 +230,11 @@ impl Probe {
     }
 }
 
+/// Writes an answer of the proxy's own, after which the connection ends.
+async fn refuse<S: Service>(conn: &Shared, service: &S, fault: &Fault, asked: Asked) -> io::Result<After> {
+    respond(conn, service.refuse(fault), &Asked { keep_alive: false, ..asked }).await
+}
+
 /// Writes a response.
 async fn respond(conn: &Shared, response: Response<Body>, asked: &Asked) -> io::Result<After> {
     let status = response.status();
@@ -248,6 +258,7 @@ async fn respond(conn: &Shared, response: Response<Body>, asked: &Asked) -> io::
         _ if !keep_alive => Some("close"),
         _ => None,
     };
+    let staged = conn.borrow_mut().front().len();
     encode::response(conn.borrow_mut().front(), asked.version, &response, delimited, option);
     if upgraded {
         poll_fn(|cx| conn.borrow_mut().poll_write(cx)).await?;
@@ -256,6 +267,10 @@ async fn respond(conn: &Shared, response: Response<Body>, asked: &Asked) -> io::
     if matches!(delimited, Delimited::Length(1..) | Delimited::Chunked | Delimited::Close) {
         match send_body(conn, response.into_body(), delimited).await {
             Ok(()) => {}
+            Err(Cut::Unwritten(error)) => {
+                conn.borrow_mut().front().truncate(staged);
+                return Ok(After::Unwritten(broken_off(error)));
+            }
             // What was sent stays with the client, which misses the rest by the framing; where only the end of the connection
             // tells, it must not be an orderly one.
             Err(Cut::Short) if delimited != Delimited::Close => return Ok(After::Close),
@@ -274,6 +289,8 @@ async fn respond(conn: &Shared, response: Response<Body>, asked: &Asked) -> io::
 enum Cut {
     /// It failed, or is not as long as its head says.
     Short,
+    /// It failed at once, and the head in front of it is not written either.
+    Unwritten(Box<dyn Error + Send + Sync>),
     Client(io::Error),
 }
 
@@ -290,12 +307,14 @@ async fn send_body(conn: &Shared, mut body: Body, delimited: Delimited) -> Resul
         _ => u64::MAX,
     };
     let chunked = delimited == Delimited::Chunked;
+    let mut begun = false;
     loop {
         let frame = poll_fn(|cx| {
             let polled = Pin::new(&mut body).poll_frame(cx);
             if polled.is_ready() {
                 return polled.map(Ok);
             }
+            begun = true;
             // Nothing to add yet: what is staged goes out, and the client is watched.
             let conn = &mut *conn.borrow_mut();
             if !conn.is_written()
@@ -316,10 +335,12 @@ async fn send_body(conn: &Shared, mut body: Body, delimited: Delimited) -> Resul
                     return Err(Cut::Short);
                 }
             }
+            Some(Err(error)) if !begun => return Err(Cut::Unwritten(error)),
             Some(Err(_)) => return Err(Cut::Short),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) if data.is_empty() => continue,
                 Ok(data) => {
+                    begun = true;
                     let size = data.len() as u64;
                     if size > left {
                         return Err(Cut::Short);
@@ -346,6 +367,17 @@ async fn send_body(conn: &Shared, mut body: Body, delimited: Delimited) -> Resul
         }
         drop(body);
         return Ok(poll_fn(|cx| conn.borrow_mut().poll_write(cx)).await?);
+    }
+}
+
+/// The failure that a response's body began with.
+fn broken_off(error: Box<dyn Error + Send + Sync>) -> Fault {
+    match error.downcast::<Fault>() {
+        Ok(fault) => *fault,
+        // A peer's, over HTTP/2.
+        Err(error) => Fault::new(Code::UpstreamReset)
+            .in_phase(Phase::ResponseBody)
+            .fact("error", server::chain(&*error)),
     }
 }
 

@@ -3,7 +3,7 @@ use super::{
     head::{self, Bad, Framing},
 };
 use bytes::Bytes;
-use http::{Method, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use proptest::prelude::*;
 
 const MOST: usize = 64 * 1024;
@@ -200,4 +200,14 @@ proptest! {
         }
         prop_assert_eq!(found, whole);
     }
+}
+
+#[test]
+fn an_interim_response_says_nothing_about_the_connection_and_no_word_of_a_proxys() {
+    let names = ["link", "connection", "content-length", "transfer-encoding", "upgrade", "l5d-proxy-error"];
+    let fields: HeaderMap =
+        names.iter().map(|name| (HeaderName::from_static(name), HeaderValue::from_static("1"))).collect();
+    let mut written = Vec::new();
+    encode::interim(&mut written, StatusCode::EARLY_HINTS, &fields);
+    assert_eq!(written, b"HTTP/1.1 103 Early Hints\r\nlink: 1\r\n\r\n");
 }

@@ -16,12 +16,12 @@ use crate::{
     },
     outbound::opaque,
 };
-use http::Request;
-use std::{collections::BTreeMap, rc::Rc, sync::Arc};
+use http::{Request, Version};
+use std::{collections::BTreeMap, ops::Deref, rc::Rc, sync::Arc};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::{
     meta::Meta,
-    outbound::{FailureAccrual, HttpRoutes, HttpRule, OutboundProtocol, find_route},
+    outbound::{FailureAccrual, HttpRoutes, HttpRule, OutboundPolicy, OutboundProtocol, find_route},
     profile::{ServiceRoute, ServiceRoutes, classify},
 };
 
@@ -74,7 +74,41 @@ pub(super) struct CountedService {
 /// More ways than this on one connection: the oldest counters are looked up again.
 const COUNTED: usize = 16;
 
+/// Routes of requests: the policy's own, or made of those of bytes.
+pub(super) enum Routes<'p> {
+    Own(&'p HttpRoutes),
+    OfBytes(Rc<HttpRoutes>),
+}
+
+impl Deref for Routes<'_> {
+    type Target = HttpRoutes;
+
+    fn deref(&self) -> &HttpRoutes {
+        match self {
+            Routes::Own(routes) => routes,
+            Routes::OfBytes(routes) => routes,
+        }
+    }
+}
+
 impl Requests {
+    /// The routes of requests. Those of a policy that speaks of bytes only are made once for a connection.
+    pub(super) fn routes<'p>(&self, policy: &'p Arc<OutboundPolicy>, version: Version) -> Routes<'p> {
+        let bytes = match policy.protocol.http(version == Version::HTTP_2) {
+            Ok(routes) => return Routes::Own(routes),
+            Err(bytes) => bytes,
+        };
+        let mut made = self.of_bytes.borrow_mut();
+        if let Some((of, routes)) = &*made
+            && Arc::ptr_eq(of, policy)
+        {
+            return Routes::OfBytes(routes.clone());
+        }
+        let routes = Rc::new(bytes.for_requests());
+        *made = Some((policy.clone(), routes.clone()));
+        Routes::OfBytes(routes)
+    }
+
     pub(super) fn route<'d>(
         &self,
         destination: &'d Destination,
@@ -90,7 +124,7 @@ impl Requests {
             return Ok(Route { meta: &route.meta, rule: &route.rule, accrual: None, service });
         }
         if matches!(destination.policy.protocol, OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_)) {
-            self.of_bytes(&destination.policy.protocol)?;
+            self.leave_bytes(&destination.policy.protocol)?;
         }
         let (route, rule) = find_route(routes, &parts).ok_or_else(|| {
             let tried: Vec<_> = routes.routes.iter().take(8).map(|route| route.meta.to_string()).collect();
@@ -105,7 +139,7 @@ impl Requests {
 
     /// A request to a destination of bytes. An ingress and a gateway know that it is one, and their routes are the bytes'; any
     /// other connection spoke HTTP before the destination became opaque: the next one will be opaque.
-    fn of_bytes(&self, protocol: &OutboundProtocol) -> Result<(), Fault> {
+    fn leave_bytes(&self, protocol: &OutboundProtocol) -> Result<(), Fault> {
         let connection = &self.connection;
         if let Some(refusal) = protocol.refuses_bytes() {
             return Err(opaque::refused(refusal, connection.dst));

@@ -59,10 +59,11 @@ fn without_body() -> Vec<Answer> {
 #[rustfmt::skip]
 fn interim() -> Vec<Answer> {
     vec![
-        got("9110 15.2", "100 before the answer", "HTTP/1.1 100 Continue||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello"),
-        got("9110 15.2", "103 before the answer", "HTTP/1.1 103 Early|Link: </a>||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello"),
-        got("9110 15.2", "some of them", "HTTP/1.1 100 C||HTTP/1.1 102 P||HTTP/1.1 103 E|X: y||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello"),
-        got("9110 15.2", "one that nobody knows", "HTTP/1.1 199 Odd||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello"),
+        got("9110 15.2", "100 before the answer", "HTTP/1.1 100 Continue||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello").interim(&[100]),
+        got("9110 15.2", "103 before the answer", "HTTP/1.1 103 Early|Link: </a>||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello").interim(&[103]),
+        got("9110 15.2", "some of them", "HTTP/1.1 100 C||HTTP/1.1 102 P||HTTP/1.1 103 E|X: y||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello").interim(&[100, 102, 103]),
+        got("9110 15.2", "one that nobody knows", "HTTP/1.1 199 Odd||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello").interim(&[199]),
+        got("9110 15.2", "103 for an HTTP/1.0 client", "HTTP/1.1 103 Early|Link: </a>||HTTP/1.1 200 OK|Content-Length: 5||hello", 200, "hello").to("GET /row HTTP/1.0|Host: a||").closing(),
         bad("9110 7.8", "101 that nobody asked for", "HTTP/1.1 101 Switching|Connection: upgrade|Upgrade: x||"),
         bad("9110 15.2", "an interim answer and no final one", "HTTP/1.1 100 Continue||<"),
         bad("9110 15.2", "endless interim answers", &"HTTP/1.1 103 E|X: y||".repeat(2_000)),
