@@ -4,6 +4,7 @@ mod apply;
 mod cluster;
 mod commands;
 mod controller;
+mod live;
 mod log;
 mod manifest;
 mod mesh;

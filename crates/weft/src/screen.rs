@@ -1,52 +1,43 @@
-//! The table that `weft up` refreshes each second: traffic, and what failed.
+//! What `weft up` prints where it is not a terminal: traffic, and what failed, every few seconds.
 
 use crate::traffic::{self, Snapshot};
 use anyhow::Result;
 use kube::Client;
 use owo_colors::OwoColorize as _;
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    io::{IsTerminal as _, Write as _},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write as _, io::Write as _, process::ExitCode, time::Duration};
 use weft_wire::record::JournalEntry;
 
-/// On a terminal the table is drawn anew each second; elsewhere a log line per second would be noise.
-const REFRESH: Duration = Duration::from_secs(1);
-const REFRESH_PIPED: Duration = Duration::from_secs(10);
+/// More often would be noise in a log.
+const REFRESH: Duration = Duration::from_secs(10);
 /// Rows of faults below the table.
 const FAULTS_SHOWN: usize = 5;
 
 pub(crate) struct Screen {
     client: Client,
-    terminal: bool,
-    drawn: usize,
 }
 
 impl Screen {
     pub(crate) fn new(client: Client) -> Self {
-        Screen { client, terminal: std::io::stdout().is_terminal(), drawn: 0 }
+        Screen { client }
     }
 
-    /// Draws until the caller drops it.
-    pub(crate) async fn run(mut self) -> Result<ExitCode> {
+    /// Prints until the caller drops it.
+    pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut before = traffic::scrape(&self.client, None).await?;
         loop {
-            tokio::time::sleep(if self.terminal { REFRESH } else { REFRESH_PIPED }).await;
+            tokio::time::sleep(REFRESH).await;
             let now = match traffic::scrape(&self.client, None).await {
                 Ok(now) => now,
                 // The API is this mesh's own: if it is gone for good, the supervisor's end is reported elsewhere.
                 Err(_) => continue,
             };
-            let faults = self.faults().await;
-            self.draw(&before, &now, &faults)?;
+            let faults = faults(&self.client).await;
+            Self::print(&before, &now, &faults)?;
             before = now;
         }
     }
 
-    fn draw(&mut self, before: &Snapshot, now: &Snapshot, faults: &[JournalEntry]) -> Result<()> {
+    fn print(before: &Snapshot, now: &Snapshot, faults: &[JournalEntry]) -> Result<()> {
         let edges = traffic::edges(before, now);
         let mut text = if edges.is_empty() {
             "no traffic between meshed pods yet\n".into()
@@ -55,34 +46,26 @@ impl Screen {
         };
         text.push_str(&summary(faults));
         let mut out = anstream::stdout().lock();
-        if self.terminal && self.drawn > 0 {
-            // Up over what was drawn before, and clear to the end of the screen.
-            write!(out, "\x1b[{}A\x1b[J", self.drawn)?;
-        }
-        write!(out, "{text}")?;
-        if !self.terminal {
-            writeln!(out)?;
-        }
+        writeln!(out, "{text}")?;
         out.flush()?;
-        self.drawn = text.lines().count();
         Ok(())
     }
+}
 
-    /// Faults of the last minute, from the controller's journal.
-    async fn faults(&self) -> Vec<JournalEntry> {
-        let now = jiff::Timestamp::now().as_millisecond();
-        let since = now - 60_000;
-        let path =
-            format!("/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/weft/journal?since={since}");
-        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Vec::new() };
-        let answer = tokio::time::timeout(Duration::from_millis(500), self.client.request(request)).await;
-        let entries: Vec<JournalEntry> = match answer {
-            Ok(Ok(entries)) => entries,
-            // Shown again a second later.
-            Ok(Err(_)) | Err(_) => Vec::new(),
-        };
-        entries.into_iter().filter(|e| e.fault.is_some()).collect()
-    }
+/// Faults of the last minute, from the controller's journal.
+pub(crate) async fn faults(client: &Client) -> Vec<JournalEntry> {
+    let now = jiff::Timestamp::now().as_millisecond();
+    let since = now - 60_000;
+    let path =
+        format!("/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/weft/journal?since={since}");
+    let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Vec::new() };
+    let answer = tokio::time::timeout(Duration::from_millis(500), client.request(request)).await;
+    let entries: Vec<JournalEntry> = match answer {
+        Ok(Ok(entries)) => entries,
+        // Shown again a second later.
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
+    entries.into_iter().filter(|e| e.fault.is_some()).collect()
 }
 
 /// The most frequent faults of the last minute, one line each.

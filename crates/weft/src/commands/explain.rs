@@ -7,18 +7,21 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::util::intstr::IntOrString};
-use kube::ResourceExt as _;
+use kube::{Client, ResourceExt as _};
 use std::{
     io::{IsTerminal as _, Write as _},
     process::ExitCode,
 };
 use weft_diagnose::{
-    evidence::ServiceFacts,
+    evidence::{Evidence, ServiceFacts},
     gather::{ControllerAddress, End, Question, gather},
     render, timeline,
     verdict::{Outcome, decide},
 };
 use weft_fault::Code;
+
+/// Lines of the timeline, unless told otherwise.
+const LINES: usize = 20;
 
 /// Explain why one workload can or cannot reach another, or what a code means.
 #[derive(clap::Args, Debug)]
@@ -40,7 +43,7 @@ pub(crate) struct Explain {
     #[arg(short, long)]
     namespace: Option<String>,
     /// Lines of the timeline, the newest.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = LINES)]
     lines: usize,
     /// A table for people, or JSON.
     #[arg(short, long, value_enum, default_value_t)]
@@ -51,42 +54,7 @@ impl Explain {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let Some(to) = &self.to else { return self.explain_code() };
         let client = self.target.client().await?;
-        let (from_name, to_name) = (Name::parse(&self.from)?, Name::parse(to)?);
-        let from = select::find(&client, &from_name, self.namespace.as_deref()).await?;
-        let to = select::find(&client, &to_name, self.namespace.as_deref().or(Some(&from.namespace))).await;
-        let to = match to {
-            Ok(to) => to,
-            // Not beside the caller: perhaps there is one elsewhere.
-            Err(error) if self.namespace.is_none() => {
-                select::find(&client, &to_name, None).await.map_err(|_| error)?
-            }
-            Err(error) => return Err(error),
-        };
-        let (port, service_port) = ports(&to, to_name.port)?;
-        let service = to.service.as_ref().map(|service| ServiceFacts {
-            namespace: service.namespace().unwrap_or_default(),
-            name: service.name_any(),
-            cluster_ip: service
-                .spec
-                .as_ref()
-                .and_then(|s| s.cluster_ip.as_deref())
-                .and_then(|ip| ip.parse().ok()),
-            port: service_port,
-        });
-        let end = |s: Selected| End { title: s.title, namespace: s.namespace, pods: s.pods };
-        let question = Question {
-            from: end(from),
-            to: end(to),
-            service,
-            port,
-            controller: ControllerAddress {
-                namespace: "linkerd".into(),
-                service: "linkerd-dst".into(),
-                port: 9990,
-            },
-            trust_domain: "cluster.local".into(),
-        };
-        let evidence = gather(&client, question).await;
+        let evidence = evidence(&client, &self.from, to, self.namespace.as_deref()).await?;
         let (verdict, lines) = (decide(&evidence), timeline::build(&evidence, self.lines));
         let mut out = anstream::stdout().lock();
         match self.output {
@@ -126,6 +94,50 @@ impl Explain {
         writeln!(out, "  remedy   {}", code.remedy())?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The path from one to the other, as `weft explain` prints it without colours.
+pub(crate) async fn as_text(client: &Client, from: &str, to: &str) -> Result<String> {
+    let evidence = evidence(client, from, to, None).await?;
+    Ok(render::text(&decide(&evidence), &timeline::build(&evidence, LINES), false))
+}
+
+/// What is known of the path from one to the other.
+async fn evidence(client: &Client, from: &str, to: &str, namespace: Option<&str>) -> Result<Evidence> {
+    let (from_name, to_name) = (Name::parse(from)?, Name::parse(to)?);
+    let from = select::find(client, &from_name, namespace).await?;
+    let to = select::find(client, &to_name, namespace.or(Some(&from.namespace))).await;
+    let to = match to {
+        Ok(to) => to,
+        // Not beside the caller: perhaps there is one elsewhere.
+        Err(error) if namespace.is_none() => select::find(client, &to_name, None).await.map_err(|_| error)?,
+        Err(error) => return Err(error),
+    };
+    let (port, service_port) = ports(&to, to_name.port)?;
+    let service = to.service.as_ref().map(|service| ServiceFacts {
+        namespace: service.namespace().unwrap_or_default(),
+        name: service.name_any(),
+        cluster_ip: service
+            .spec
+            .as_ref()
+            .and_then(|s| s.cluster_ip.as_deref())
+            .and_then(|ip| ip.parse().ok()),
+        port: service_port,
+    });
+    let end = |s: Selected| End { title: s.title, namespace: s.namespace, pods: s.pods };
+    let question = Question {
+        from: end(from),
+        to: end(to),
+        service,
+        port,
+        controller: ControllerAddress {
+            namespace: "linkerd".into(),
+            service: "linkerd-dst".into(),
+            port: 9990,
+        },
+        trust_domain: "cluster.local".into(),
+    };
+    Ok(gather(client, question).await)
 }
 
 /// The port on the pods, and the service's if one was asked for. A service's port may stand for another, or a name.

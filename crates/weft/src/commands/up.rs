@@ -3,7 +3,7 @@
 use crate::{
     apply,
     controller::Settings,
-    manifest,
+    live, manifest,
     manifest::Document,
     mesh,
     ready::{self, PodState},
@@ -14,7 +14,7 @@ use kube::{Client, config::Kubeconfig};
 use owo_colors::OwoColorize as _;
 use std::{
     collections::BTreeMap,
-    io::Write as _,
+    io::{IsTerminal as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -58,6 +58,9 @@ pub(crate) struct Up {
     /// Name of the mesh; its state is kept in /run/weft/NAME.
     #[arg(long, default_value = "weft", value_name = "NAME", value_parser = mesh_name)]
     mesh: String,
+    /// Print a table now and then in place of the live view, as it does where it is not on a terminal.
+    #[arg(long, conflicts_with = "detach")]
+    plain: bool,
     /// Port of the Kubernetes API on 127.0.0.1; a free one without it.
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     api_port: u16,
@@ -96,7 +99,8 @@ impl Up {
             let info = start_detached(&config)?;
             return crate::on_runtime(self.settle_detached(&info, &documents, started));
         }
-        crate::on_runtime(attend(config, &documents, started))
+        let live = !self.plain && is_interactive();
+        crate::on_runtime(attend(config, &documents, started, live))
     }
 
     async fn settle_detached(
@@ -136,6 +140,12 @@ impl Up {
     }
 }
 
+/// Somebody looks and can press keys.
+fn is_interactive() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !dumb
+}
+
 /// A name becomes part of paths and of a link's name.
 fn mesh_name(text: &str) -> Result<String, String> {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -161,7 +171,7 @@ fn refuse(faults: &[Fault]) -> ExitCode {
 }
 
 /// Starts the mesh, shows it until Ctrl-C, and ends it.
-async fn attend(config: UpConfig, documents: &[Document], started: Instant) -> Result<ExitCode> {
+async fn attend(config: UpConfig, documents: &[Document], started: Instant, live: bool) -> Result<ExitCode> {
     // Before anything is made that would be left behind: from here on, a signal ends the mesh in order.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -173,7 +183,7 @@ async fn attend(config: UpConfig, documents: &[Document], started: Instant) -> R
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
         _ = terminate.recv() => Ok(ExitCode::SUCCESS),
         _ = hangup.recv() => Ok(ExitCode::SUCCESS),
-        ended = show(&mesh, documents, started) => ended,
+        ended = show(&mesh, documents, started, live) => ended,
     };
     // Nobody may be left to read this: then it is not worth failing for.
     let _ = writeln!(anstream::stderr(), "stopping …");
@@ -185,16 +195,15 @@ async fn attend(config: UpConfig, documents: &[Document], started: Instant) -> R
 }
 
 /// Until the mesh ends by itself.
-async fn show(mesh: &Mesh, documents: &[Document], started: Instant) -> Result<ExitCode> {
+async fn show(mesh: &Mesh, documents: &[Document], started: Instant, live: bool) -> Result<ExitCode> {
     let supervisor = mesh.supervisor()?;
     let work = async {
         let Some(client) = bring_up(mesh.info(), documents, started).await? else {
             return Ok(ExitCode::from(1));
         };
         introduce(mesh.info());
-        let screen = Screen::new(client.clone());
         wait_ready(&client, started).await?;
-        screen.run().await
+        if live { live::run(client, &mesh.info().name).await } else { Screen::new(client).run().await }
     };
     tokio::select! {
         ended = work => ended,
