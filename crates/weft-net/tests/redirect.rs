@@ -273,6 +273,41 @@ fn a_program_replaces_what_netlink_set() {
     }
 }
 
+/// The other way round: a pod, or a machine, that linkerd-init was at before.
+#[test]
+fn netlink_replaces_what_programs_set() {
+    for name in ["iptables-nft", "iptables-legacy"] {
+        let Some(backend) = programs(name) else { continue };
+        let Some(lab) = lab() else { return };
+        let before = Redirect { incoming_proxy_port: 5143, outgoing_proxy_port: 5140, ..Redirect::default() };
+        let set = inside(&lab.pod, || Ok(set_up(&before, std::slice::from_ref(&backend))));
+        if set.is_err() {
+            eprintln!("SKIPPED: this kernel cannot do it by {name}");
+            continue;
+        }
+        inside(&lab.pod, || {
+            let all = [Backend::Netlink, backend.clone()];
+            let done = set_up(&Redirect::default(), &all).map_err(io::Error::other)?;
+            assert_eq!(done.backend, Backend::Netlink);
+            Ok(())
+        });
+        for net in nets() {
+            let inbound = listen(&lab.pod, net.pod, 4143);
+            let _dialled = dial(&lab.outside, None, (net.pod, 80)).unwrap();
+            assert_eq!(next(&inbound), SocketAddr::from((net.pod, 80)), "{name}");
+        }
+        let Backend::Programs(Programs { ipv4, ipv6 }) = &backend else {
+            unreachable!("programs were asked for")
+        };
+        for program in [ipv4, ipv6] {
+            let rules =
+                inside(&lab.pod, || std::process::Command::new(program).args(["-t", "nat", "-S"]).output());
+            let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+            assert!(!rules.contains("PROXY_INIT"), "{name}: {rules}");
+        }
+    }
+}
+
 #[test]
 fn without_ipv6_only_ipv4_is_redirected() {
     let Some(lab) = lab() else { return };

@@ -2,6 +2,7 @@
 //!
 //! A socket stays bound to the network namespace in which it was opened, whatever its thread does later.
 
+mod chains;
 pub mod nft;
 pub mod route;
 

@@ -20,6 +20,7 @@ pub enum Family {
     /// Both IP versions.
     Inet = 1,
     Ipv4 = 2,
+    Ipv6 = 10,
 }
 
 /// Where a base chain hooks in.
@@ -134,6 +135,11 @@ impl Rule {
         let end = comment.floor_char_boundary(LONGEST);
         self.comment = Some(comment[..end].to_owned());
         self
+    }
+
+    /// `NFTA_RULE_EXPRESSIONS` of a message.
+    pub(super) fn fill(&self, message: &mut Message) {
+        message.nest(4, |e| e.clone_from(&self.expressions));
     }
 
     pub fn meta(self, key: Meta, register: u32) -> Self {
@@ -426,7 +432,7 @@ impl Table {
     pub fn rule(&mut self, chain: &str, rule: Rule) -> &mut Self {
         let mut m = self.message("add a rule", NEWRULE, NLM_F_CREATE | NLM_F_APPEND);
         m.attr(1, &zero_ended(&self.name)).attr(2, &zero_ended(chain));
-        m.nest(4, |e| *e = rule.expressions);
+        rule.fill(&mut m);
         if let Some(comment) = rule.comment {
             // NFTA_RULE_USERDATA holds type, length, value; type 0 is a comment, ended by a zero byte.
             let mut user = vec![0, u8::try_from(comment.len() + 1).expect("`Rule::comment` bounds it")];
@@ -567,7 +573,7 @@ enum Value {
 
 /// A `NETLINK_NETFILTER` socket of one network namespace.
 #[derive(Debug)]
-pub struct NftSocket(Socket);
+pub struct NftSocket(pub(super) Socket);
 
 impl NftSocket {
     /// Opens one in the calling thread's network namespace.

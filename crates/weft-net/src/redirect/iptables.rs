@@ -95,6 +95,34 @@ pub fn apply(redirect: &Redirect, programs: &Programs) -> Result<(), CallFailed>
     Ok(())
 }
 
+/// Removes what [`apply`], or linkerd-init, set by these programs before; what is not there need not go.
+pub(super) fn remove(programs: &Programs) {
+    for program in [&programs.ipv4, &programs.ipv6] {
+        for (hook, chain, name) in JUMPS {
+            let jump = jump(hook, chain, name);
+            // Several runs of linkerd-init left several jumps; the bound is for a program that never fails.
+            let mut times = 0..MOST_JUMPS;
+            while times.next().is_some() && run(program, &words(&format!("-D {jump}"))).is_ok() {}
+            for step in ["-F", "-X"] {
+                // Without the chain both fail, and there is nothing to do.
+                let _ = run(program, &words(&format!("{step} {chain}")));
+            }
+        }
+    }
+}
+
+/// Where the chains are led to from.
+const JUMPS: [(&str, &str, &str); 2] = [("PREROUTING", IN, "prerouting"), ("OUTPUT", OUT, "output")];
+const MOST_JUMPS: usize = 16;
+
+fn jump(hook: &str, chain: &str, name: &str) -> String {
+    format!("{hook} -m comment --comment proxy-init/install-proxy-init-{name} -j {chain}")
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
 /// Whether [`apply`] was here: the jumps are the last that it sets.
 pub(super) fn in_place(redirect: &Redirect, programs: &Programs) -> bool {
     families(redirect, programs).into_iter().all(|(program, ipv6)| {
@@ -129,7 +157,6 @@ fn families<'a>(redirect: &Redirect, programs: &'a Programs) -> Vec<(&'a Path, b
 /// The chains are filled before anything leads to them, so that no packet meets half of the rules the first time.
 fn calls(redirect: &Redirect, ipv6: bool) -> Vec<Call> {
     let Plan { inbound, outbound } = plan(redirect);
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut calls = Vec::new();
     for (chain, lines) in [(IN, &inbound), (OUT, &outbound)] {
         // `-L` would look up every rule's names.
@@ -146,8 +173,8 @@ fn calls(redirect: &Redirect, ipv6: bool) -> Vec<Call> {
             }
         }
     }
-    for (hook, chain, name) in [("PREROUTING", IN, "prerouting"), ("OUTPUT", OUT, "output")] {
-        let jump = format!("{hook} -m comment --comment proxy-init/install-proxy-init-{name} -j {chain}");
+    for (hook, chain, name) in JUMPS {
+        let jump = jump(hook, chain, name);
         calls.push(Call {
             arguments: words(&format!("-A {jump}")),
             unless: Some(words(&format!("-C {jump}"))),

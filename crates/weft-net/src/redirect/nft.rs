@@ -25,6 +25,16 @@ pub(super) fn remove() -> Result<(), NetlinkError> {
     Ok(())
 }
 
+/// Removes the chains that an earlier run by iptables on nf_tables, ours or linkerd-init's, left in its table: they would
+/// redirect by the old options, and come first.
+pub(super) fn remove_chains_of_iptables() -> Result<(), NetlinkError> {
+    let mut socket = NftSocket::open()?;
+    for family in [Family::Ipv4, Family::Ipv6] {
+        socket.remove_chains(family, "nat", &["PREROUTING", "OUTPUT"], &[IN, OUT])?;
+    }
+    Ok(())
+}
+
 /// Whether [`apply`] was here. A transaction is all or nothing, so the table is as good as its rules.
 pub(super) fn in_place(redirect: &Redirect) -> bool {
     NftSocket::open().and_then(|mut socket| socket.has_table(family(redirect).0, TABLE)).unwrap_or(false)

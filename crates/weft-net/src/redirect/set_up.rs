@@ -5,7 +5,11 @@ use super::{
     iptables::{self, Programs},
     nft,
 };
-use std::{ffi::OsStr, fmt, path::PathBuf, str::FromStr};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketType},
+};
+use std::{ffi::OsStr, fmt, fs, path::PathBuf, str::FromStr};
 use weft_fault::{Code, Fault, Phase};
 
 /// Which variant of iptables to try first; the others follow. linkerd-init's `--iptables-mode`.
@@ -101,9 +105,10 @@ pub struct Done {
 
 /// Sets the rules in the calling thread's network namespace, by the first back end that can.
 pub fn set_up(redirect: &Redirect, backends: &[Backend]) -> Result<Done, Fault> {
+    let redirect = &possible(redirect, has_ipv6());
     let mut passed_over: Vec<Fault> = Vec::new();
     for backend in backends {
-        match by(redirect, backend) {
+        match by(redirect, backend, backends) {
             Ok(()) => return Ok(Done { backend: backend.clone(), passed_over }),
             // Another back end would need the same permission.
             Err(fault) if fault.code() == Code::RedirectForbidden => return Err(fault),
@@ -132,20 +137,52 @@ pub fn describe(redirect: &Redirect, backend: &Backend) -> String {
 
 /// Whether one of the back ends has set the rules in the calling thread's network namespace.
 pub fn in_place(redirect: &Redirect, backends: &[Backend]) -> bool {
+    let redirect = &possible(redirect, has_ipv6());
     backends.iter().any(|backend| match backend {
         Backend::Netlink => nft::in_place(redirect),
         Backend::Programs(programs) => iptables::in_place(redirect, programs),
     })
 }
 
-fn by(redirect: &Redirect, backend: &Backend) -> Result<(), Fault> {
+/// A kernel without IPv6 has no rules for it either, and nothing that they would be missing for.
+fn possible(redirect: &Redirect, has_ipv6: bool) -> Redirect {
+    Redirect { ipv6: redirect.ipv6 && has_ipv6, ..redirect.clone() }
+}
+
+/// Whether this kernel was built with IPv6, and not told to go without.
+fn has_ipv6() -> bool {
+    let opened = rustix::net::socket(AddressFamily::INET6, SocketType::STREAM, None);
+    !matches!(opened, Err(Errno::AFNOSUPPORT))
+}
+
+/// Takes away what other ways set before, so that only the new rules decide. Nothing of it can be worth failing for: what
+/// is left redirects to the proxy, too.
+fn clean(backends: &[Backend]) {
+    let _ = nft::remove_chains_of_iptables();
+    // A program of the old kind makes its table by looking for it.
+    let tables = fs::read_to_string("/proc/thread-self/net/ip_tables_names").unwrap_or_default();
+    if !tables.lines().any(|table| table == "nat") {
+        return;
+    }
+    for backend in backends {
+        if let Backend::Programs(programs) = backend {
+            iptables::remove(programs);
+        }
+    }
+}
+
+fn by(redirect: &Redirect, backend: &Backend, all: &[Backend]) -> Result<(), Fault> {
     let code = |forbidden| if forbidden { Code::RedirectForbidden } else { Code::RedirectUnsupported };
     let fault = |forbidden| Fault::new(code(forbidden)).in_phase(Phase::Start).about(backend);
     match backend {
-        Backend::Netlink => nft::apply(redirect).map_err(|e| {
-            let forbidden = e.error.kind() == std::io::ErrorKind::PermissionDenied;
-            fault(forbidden).because(e)
-        }),
+        Backend::Netlink => {
+            nft::apply(redirect).map_err(|e| {
+                let forbidden = e.error.kind() == std::io::ErrorKind::PermissionDenied;
+                fault(forbidden).because(e)
+            })?;
+            clean(all);
+            Ok(())
+        }
         Backend::Programs(programs) => {
             iptables::apply(redirect, programs).map_err(|e| fault(e.forbidden()).because(e))?;
             // Rules that an earlier run set over netlink would redirect by the old options. A kernel that cannot
@@ -175,6 +212,14 @@ mod tests {
         assert_eq!(only[0].to_string(), "/opt/iptables-nft");
         let bad = backends(Mode::Nft, Some("/opt/nft".into()), OsStr::new("")).unwrap_err();
         assert_eq!(bad.code(), Code::BadFlag);
+    }
+
+    #[test]
+    fn a_kernel_without_ipv6_gets_rules_for_ipv4() {
+        let with = Redirect::default();
+        assert!(possible(&with, true).ipv6 && !possible(&with, false).ipv6);
+        let without = Redirect { ipv6: false, ..Redirect::default() };
+        assert!(!possible(&without, true).ipv6);
     }
 
     #[test]
