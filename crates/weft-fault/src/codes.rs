@@ -148,7 +148,7 @@ codes! {
         remedy: "The controller has not confirmed whether this pod is meshed: check that the controller runs and knows the pod.";
     IdentityRequired = "IDN-003", blame: Operator, retry: Never, http: 502, grpc: Unavailable,
         says: "the required identity is not the endpoint's",
-        remedy: "Correct the `l5d-require-id` header, or the service's selector.";
+        remedy: "Correct the service's selector or mesh what it selects; or take back what requires it: the `l5d-require-id` header, or the annotation that the evidence names.";
     NoCertificateYet = "IDN-004", blame: Mesh, retry: SameEndpoint, http: 503, grpc: Unavailable,
         says: "this proxy has no certificate yet",
         remedy: "The identity service has not answered: the proxy's log and `/ready?verbose` say what it waits for.";
@@ -167,6 +167,9 @@ codes! {
     AnchorsUnusable = "IDN-009", blame: Operator, retry: SameEndpoint, http: 503, grpc: Unavailable,
         says: "the file of trust anchors cannot be used",
         remedy: "Those in force stay so. The evidence names the file and what is wrong: every block must be a certificate, and there must be one.";
+    NotProvable = "IDN-010", blame: Operator, retry: Never, http: 400, grpc: InvalidArgument,
+        says: "no token can prove the identity of this ExternalWorkload",
+        remedy: "Set spec.meshTLS.identity to that of a ServiceAccount in its own namespace, as the evidence spells it; or to a spiffe:// ID, which a SPIRE agent on the machine proves.";
 
     // --- POL: authorization
     NoRuleAllows = "POL-001", blame: Peer, retry: Never, http: 403, grpc: PermissionDenied,

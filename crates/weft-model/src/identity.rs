@@ -103,6 +103,55 @@ pub enum PeerIdentity {
     Unknown(Unknown),
 }
 
+/// Whoever says that endpoints must have an identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    Service { namespace: String, name: String },
+    Namespace(String),
+}
+
+/// What ends the identity of an endpoint that lacks the one that is required. Nobody can have it (RFC 2606).
+const UNMET: &str = "identity-required.invalid";
+
+impl Requirement {
+    /// The identity given for an endpoint that has none: whoever connects to it fails, and its name says why.
+    pub fn unmet(&self) -> Identity {
+        let text = match self {
+            Requirement::Service { namespace, name } => format!("{name}.{namespace}.service.{UNMET}"),
+            Requirement::Namespace(name) => format!("{name}.namespace.{UNMET}"),
+        };
+        // A name that makes no identity must not make an endpoint either.
+        Identity::parse(&text).unwrap_or_else(|_| Identity(UNMET.into()))
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Requirement::Service { namespace, name } => write!(f, "Service {namespace}/{name}"),
+            Requirement::Namespace(name) => write!(f, "Namespace {name}"),
+        }
+    }
+}
+
+impl Identity {
+    /// Whether it stands for a requirement that the endpoint does not meet, and whose that is if its name says so.
+    pub fn is_unmet(&self) -> Option<Option<Requirement>> {
+        let rest = self.0.strip_suffix(UNMET)?;
+        if rest.is_empty() {
+            return Some(None);
+        }
+        let labels: Vec<&str> = rest.strip_suffix('.')?.split('.').collect();
+        Some(match labels[..] {
+            [name, namespace, "service"] => {
+                Some(Requirement::Service { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            [name, "namespace"] => Some(Requirement::Namespace(name.to_owned())),
+            _ => None,
+        })
+    }
+}
+
 /// Why an identity is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unknown {
@@ -192,5 +241,22 @@ mod tests {
             assert!(Identity::parse(bad).is_err(), "{bad:?}");
         }
         assert_eq!(Identity::parse("a.b.c.d").unwrap().service_account(), None);
+    }
+
+    #[test]
+    fn an_unmet_requirement_says_whose_it_is() {
+        for requirement in [
+            Requirement::Service { namespace: "shop".to_owned(), name: "pay".to_owned() },
+            Requirement::Namespace("shop".to_owned()),
+        ] {
+            let id = requirement.unmet();
+            assert!(id.as_str().ends_with(".invalid"));
+            assert_eq!(id.is_unmet(), Some(Some(requirement)));
+        }
+        let nonsense = Requirement::Namespace("not a name".to_owned()).unmet();
+        assert_eq!(nonsense.is_unmet(), Some(None));
+        for other in ["pay.shop.service.identity.linkerd.cluster.local", "x-identity-required.invalid"] {
+            assert_eq!(Identity::parse(other).unwrap().is_unmet(), None, "{other}");
+        }
     }
 }

@@ -210,6 +210,14 @@ async fn attempt(
     let begun = Instant::now();
 
     // 1. TCP.
+    // Not to an endpoint that lacks the identity it must have: nothing of this may reach it.
+    if let Some(requirement) = target.tls.as_ref().and_then(|tls| tls.id.is_unmet()) {
+        let fault = Fault::new(Code::IdentityRequired).in_phase(Phase::Connect).fact("found", "none");
+        return Err(match requirement {
+            Some(by) => fault.fact("required-by", format!("annotation weft.dev/require-identity of {by}")),
+            None => fault,
+        });
+    }
     let own = target.role == Role::Peer && target.addr.ip().is_loopback() && !mesh.config.outbound.loopback;
     if own || mesh.config.is_own_listener(target.addr) {
         return Err(Fault::new(Code::ConnectionLoop).in_phase(Phase::Connect).peer(target.addr));

@@ -204,7 +204,8 @@ impl Certifier {
         if size == 0 || size > TOKEN_BYTES {
             return Err(unreadable().fact("bytes", size));
         }
-        std::fs::read(path).map_err(|e| unreadable().because(e))
+        // People who write it by hand end it with a line.
+        Ok(std::fs::read(path).map_err(|e| unreadable().because(e))?.trim_ascii().to_vec())
     }
 }
 

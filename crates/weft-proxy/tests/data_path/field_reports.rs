@@ -14,6 +14,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use weft_model::{
+    identity::Requirement,
     inbound::{Authn, HttpPolicy, Protocol},
     outbound::{
         Backoff, Endpoint, FailureAccrual, Http2Client, Http2KeepAlive, Http2Windows, HttpRoutes, HttpRule,
@@ -84,6 +85,31 @@ async fn b05_no_plaintext_after_a_failed_handshake() {
     let got = got.borrow();
     assert_eq!(got[0], 22, "a TLS record");
     assert!(!got.windows(8).any(|w| w == b"01234567" || w == b"POST /pa"), "nothing readable was sent");
+}
+
+/// B05: an endpoint without the identity that its Service requires is not even dialled; without the rule it is, and counted.
+#[tokio::test(flavor = "local")]
+async fn b05_an_identity_that_is_required_is_not_waived() {
+    let (pki, pay) = (Pki::new(), app().await);
+    let web = client(&pki);
+    let by = Requirement::Service { namespace: "shop".to_owned(), name: "pay".to_owned() };
+    web.told.endpoints(PATH, known(&[meshed(pay.addr, &by.unmet()).into()]));
+    let request = "POST /pay HTTP/1.1\r\nHost: pay\r\nContent-Length: 4\r\n\r\n0123";
+    let (head, _) = raw::http(web.outbound, request).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+    let error = error_of(&head);
+    assert!(error.starts_with("IDN-003"), "{error}");
+    for part in [&pay.addr.to_string(), "Service shop/pay", "weft.dev/require-identity"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(pay.seen.borrow().is_empty());
+    // The rule is dropped.
+    web.told.endpoints(PATH, known(&[plain(pay.addr)]));
+    let served = async {
+        while !raw::http(web.outbound, request).await?.0.starts_with("HTTP/1.1 200") {}
+        Ok(())
+    };
+    within(served).await.unwrap();
 }
 
 /// B05: what goes out in plaintext is counted with the reason.
