@@ -7,9 +7,6 @@ use weft_fault::Code;
 const UNTESTED: &[(&str, &str)] = &[
     ("LIM-003", "reserved: a wait that runs out is told by what it waited for"),
     ("CFG-006", "a state directory that cannot be written needs a broken disk, or not to be root"),
-    ("CFG-009", "what `weft install` finds in a cluster, which its tests have only where there is one"),
-    ("CFG-010", "the same of `weft upgrade`, `inject`, `prune` and `uninstall`"),
-    ("CFG-011", "the same of `weft uninstall`"),
     ("CTL-005", "only logged; that a lost watch is taken up again has its tests"),
     ("NOD-001", "the data path and the node raise it for what the kernel refuses"),
     ("NOD-002", "needs namespaces: the tests of `weft up` run as root only"),

@@ -6,11 +6,13 @@ pub mod render;
 
 use self::query::Query;
 use crate::{
+    admission::metrics::Injections,
     authority::Authorities,
     index::{feed::Feed, registry::Subject, store::Store},
     serve::http::{Answer, json as json_answer, text},
     service::client::{Target, target},
     view::{
+        beside::WorkloadName,
         decision::{Attempt, AttemptedRequest, decide},
         endpoints::EndpointsOf,
         inbound::InboundOf,
@@ -33,6 +35,7 @@ pub struct Admin {
     pub feed: Feed,
     pub authorities: Authorities,
     pub webhooks: watch::Receiver<bool>,
+    pub injections: Arc<Injections>,
 }
 
 impl Admin {
@@ -92,7 +95,7 @@ impl Admin {
 
     /// `?pod=shop/store-1&port=8080&client-ip=10.77.0.5&client-id=…&method=GET&path=/x&host=…`
     fn authorize(&self, query: &Query) -> Result<serde_json::Value, Refusal> {
-        let (pod, port) = pod_and_port(query)?;
+        let (workload, port) = workload_and_port(query)?;
         let client_ip = match query.get("client-ip") {
             None => IpAddr::from([0, 0, 0, 0]),
             Some(ip) => ip.parse().map_err(|_| Refusal::Bad("client-ip is not an address".to_owned()))?,
@@ -106,21 +109,21 @@ impl Admin {
             path: path.to_owned(),
             host: query.get("host").unwrap_or_default().to_owned(),
         });
-        let attempt = Attempt { pod, port, client_ip, client_id, request };
+        let attempt = Attempt { workload, port, client_ip, client_id, request };
         let decision = self.store.look(|reader, config| decide(reader, config, &attempt));
         let decision =
-            decision.ok_or_else(|| Refusal::Unknown(format!("pod {} is not known", attempt.pod)))?;
+            decision.ok_or_else(|| Refusal::Unknown(format!("{} is not known", attempt.workload)))?;
         serde_json::to_value(decision).map_err(|e| Refusal::Bad(e.to_string()))
     }
 
-    /// `?pod=shop/store-1&port=8080`: the policy in words.
+    /// `?pod=shop/store-1&port=8080`, or `external=shop/vm`: the policy in words.
     fn policy(&self, query: &Query) -> Result<serde_json::Value, Refusal> {
-        let (pod, port) = pod_and_port(query)?;
-        let subject = InboundOf { pod: pod.clone(), port };
+        let (workload, port) = workload_and_port(query)?;
+        let subject = InboundOf { workload: workload.clone(), port };
         let policy = self
             .store
             .look(|reader, config| subject.compute(reader, config))
-            .ok_or_else(|| Refusal::Unknown(format!("pod {pod} is not known")))?;
+            .ok_or_else(|| Refusal::Unknown(format!("{workload} is not known")))?;
         Ok(render::policy(&policy))
     }
 
@@ -176,16 +179,19 @@ fn answered(result: Result<serde_json::Value, Refusal>) -> Answer {
     answer
 }
 
-fn pod_and_port(query: &Query) -> Result<(ObjectName, u16), Refusal> {
-    let pod = query
-        .get("pod")
-        .and_then(|pod| pod.split_once('/'))
-        .map(|(ns, name)| ObjectName::new(ns, name))
-        .ok_or_else(|| Refusal::Bad("pod=NAMESPACE/NAME is missing".to_owned()))?;
+fn workload_and_port(query: &Query) -> Result<(WorkloadName, u16), Refusal> {
+    let name = |key: &str| {
+        let (namespace, name) = query.get(key)?.split_once('/')?;
+        Some(ObjectName::new(namespace, name))
+    };
+    let pod = name("pod").map(WorkloadName::Pod);
+    let workload = pod
+        .or_else(|| name("external").map(WorkloadName::External))
+        .ok_or_else(|| Refusal::Bad("pod=NAMESPACE/NAME or external=NAMESPACE/NAME is missing".to_owned()))?;
     let port = query
         .get("port")
         .and_then(|port| port.parse::<u16>().ok())
         .filter(|port| *port != 0)
         .ok_or_else(|| Refusal::Bad("port= is missing or not a port".to_owned()))?;
-    Ok((pod, port))
+    Ok((workload, port))
 }

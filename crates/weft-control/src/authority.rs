@@ -3,9 +3,15 @@
 //! Events are a hint only: both objects are read again on a timer and compared, so that a lost event cannot let an
 //! issuer expire unnoticed.
 
-use crate::{config::ControllerConfig, index::store::Store};
+use crate::{
+    config::ControllerConfig,
+    events::{Event, Events},
+    index::store::Store,
+    install::objects::CONTROLLER,
+};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -31,6 +37,8 @@ use weft_tls::{
 pub const ISSUER_SECRET: &str = "linkerd-identity-issuer";
 pub const ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
 pub const ROOTS_KEY: &str = "ca-bundle.crt";
+/// Who says so, in events.
+pub const COMPONENT: &str = "linkerd-identity";
 /// How often both are read again whatever the events say.
 const REREAD: Duration = Duration::from_secs(15);
 /// And while there is none yet.
@@ -61,7 +69,13 @@ impl Authorities {
 }
 
 /// Starts to follow the two objects.
-pub fn follow(client: &Client, store: &Arc<Store>, pulse: &Pulse, tasks: &mut JoinSet<()>) -> Authorities {
+pub fn follow(
+    client: &Client,
+    store: &Arc<Store>,
+    events: &Events,
+    pulse: &Pulse,
+    tasks: &mut JoinSet<()>,
+) -> Authorities {
     let (authority, receiver) = watch::channel(None);
     let (hint, hints) = mpsc::channel(1);
     let scope = |name: &str| Scope {
@@ -73,7 +87,7 @@ pub fn follow(client: &Client, store: &Arc<Store>, pulse: &Pulse, tasks: &mut Jo
     let roots = Watch::new::<ConfigMap>(client.clone(), scope(ROOTS_CONFIG_MAP), pulse.clone());
     tasks.spawn(secret.run::<Secret, ()>(hint.clone(), |_| ()));
     tasks.spawn(roots.run::<ConfigMap, ()>(hint, |_| ()));
-    tasks.spawn(reread(client.clone(), store.clone(), authority, hints));
+    tasks.spawn(reread(client.clone(), store.clone(), events.clone(), authority, hints));
     Authorities(receiver)
 }
 
@@ -90,6 +104,7 @@ struct Texts {
 async fn reread(
     client: Client,
     store: Arc<Store>,
+    events: Events,
     authority: watch::Sender<Option<Arc<Authority>>>,
     mut hints: mpsc::Receiver<()>,
 ) {
@@ -107,14 +122,22 @@ async fn reread(
                             format!("Secret {}/{ISSUER_SECRET}", store.config.control_namespace),
                             format!("issuer {} loaded, sha256 {}", facts.subject, facts.sha256),
                         );
-                        authority.send_replace(Some(Arc::new(new)));
+                        let (subject, sha256) = (facts.subject.clone(), facts.sha256.clone());
+                        // The first one is not news.
+                        if authority.send_replace(Some(Arc::new(new))).is_some() {
+                            let message = "Updated identity issuer".to_owned();
+                            let detail = format!(": {subject}, sha256 {sha256}");
+                            tell(&client, &store.config, &events, Said::Updated, message, detail).await;
+                        }
                     }
-                    Err(fault) => {
+                    Err((said, fault)) => {
                         tracing::error!("the new issuer is not used: {fault:?}");
                         store.journal.lasts(
                             format!("Secret {}/{ISSUER_SECRET}", store.config.control_namespace),
                             format!("the new issuer is not used: {fault:?}"),
                         );
+                        let message = format!("The issuer is not used: {fault:?}");
+                        tell(&client, &store.config, &events, said, message, String::new()).await;
                     }
                 }
                 last = Some(texts);
@@ -164,9 +187,11 @@ fn missing(object: &str, key: &'static str) -> Fault {
     Fault::new(Code::IssuerUnusable).in_phase(Phase::Certify).about(object).fact("missing-or-unreadable", key)
 }
 
-fn usable(texts: &Texts) -> Result<Authority, Fault> {
+/// The authority that they make, or which event says why they make none.
+fn usable(texts: &Texts) -> Result<Authority, (Said, Fault)> {
     let roots = TrustBundle::parse(&texts.roots)
-        .map_err(|e| missing(ROOTS_CONFIG_MAP, ROOTS_KEY).because(e.to_string()))?;
+        .map_err(|e| missing(ROOTS_CONFIG_MAP, ROOTS_KEY).because(e.to_string()))
+        .map_err(|fault| (Said::Skipped, fault))?;
     let mut roots = roots;
     for (domain, text) in &texts.foreign {
         // One that cannot be read must not take the mesh's own away.
@@ -178,9 +203,58 @@ fn usable(texts: &Texts) -> Result<Authority, Fault> {
     for warning in roots.warnings() {
         tracing::warn!("trust roots: {warning}");
     }
-    let ca = Ca::from_pem(&texts.certificate, &texts.key)?;
-    ca.check(&roots, SystemTime::now())?;
+    let ca = Ca::from_pem(&texts.certificate, &texts.key).map_err(|fault| (Said::Skipped, fault))?;
+    ca.check(&roots, SystemTime::now()).map_err(|fault| (Said::Invalid, fault))?;
     Ok(Authority { ca, roots })
+}
+
+/// What happened to the issuer, in Linkerd's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Updated,
+    /// It cannot be read.
+    Skipped,
+    /// It can, and nobody would accept what it signs.
+    Invalid,
+}
+
+impl Said {
+    const fn reason(self) -> &'static str {
+        match self {
+            Said::Updated => "IssuerUpdated",
+            Said::Skipped => "IssuerUpdateSkipped",
+            Said::Invalid => "IssuerValidationFailed",
+        }
+    }
+}
+
+/// An event about the controller's Deployment; where there is none, as in `weft up`, about the Secret.
+async fn tell(
+    client: &Client,
+    config: &ControllerConfig,
+    events: &Events,
+    said: Said,
+    message: String,
+    detail: String,
+) {
+    let namespace = &config.control_namespace;
+    let kinds = [
+        ("apps/v1", "Deployment", format!("/apis/apps/v1/namespaces/{namespace}/deployments"), CONTROLLER),
+        ("v1", "Secret", Secret::path(Some(namespace)), ISSUER_SECRET),
+    ];
+    for (version, kind, collection, name) in kinds {
+        let Ok(object) = api::get::<Value>(client, &format!("{collection}/{name}")).await else { continue };
+        events.tell(Event {
+            about: json!({"apiVersion": version, "kind": kind, "namespace": namespace, "name": name,
+                "uid": object["metadata"]["uid"]}),
+            warning: said != Said::Updated,
+            reason: said.reason().to_owned(),
+            message,
+            detail,
+            component: COMPONENT,
+        });
+        return;
+    }
 }
 
 /// A timer that does not catch up on what it missed.

@@ -64,6 +64,8 @@ pub struct Ports {
 #[derive(Clone, Debug)]
 pub struct IdentityConfig {
     pub issuance_lifetime: Duration,
+    /// By how much clocks may differ: certificates are valid from so long before they were made, and so much longer.
+    pub clock_skew: Duration,
     /// The audience that workload tokens must have.
     pub audience: String,
 }
@@ -185,6 +187,7 @@ impl Default for IdentityConfig {
     fn default() -> Self {
         IdentityConfig {
             issuance_lifetime: Duration::from_secs(24 * 3600),
+            clock_skew: Duration::from_secs(20),
             audience: "identity.l5d.io".to_owned(),
         }
     }

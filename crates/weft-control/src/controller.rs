@@ -2,9 +2,10 @@
 
 use crate::{
     admin::Admin,
-    admission::{certificates as webhook_certificates, opt_in, webhook::Webhook},
+    admission::{certificates as webhook_certificates, metrics::Injections, opt_in, webhook::Webhook},
     authority::{self, Authorities},
     config::ControllerConfig,
+    events::Events,
     external_slices,
     index::{
         feed::{self, Feed},
@@ -99,7 +100,9 @@ impl Controller {
         let slices_leader = leadership(external_slices::LEASE);
         let journal_leader = leadership(keep::LEASE);
         let feed = feed::start(&client, &store, &mut tasks);
-        let authorities = authority::follow(&client, &store, &feed.pulse, &mut tasks);
+        let (events, written) = Events::start(client.clone());
+        tasks.spawn(written);
+        let authorities = authority::follow(&client, &store, &events, &feed.pulse, &mut tasks);
         follow::start(&client, &store, &feed.pulse, &mut tasks);
         tasks.spawn(keep::keep(client.clone(), store.clone(), journal_leader, stopping.clone()));
         let certificates = Certificates::default();
@@ -120,16 +123,24 @@ impl Controller {
             feed.synced.clone(),
             slices_leader,
         ));
-        tasks.spawn(status::write(client.clone(), store.clone(), feed.synced.clone(), status_leader));
+        tasks.spawn(status::write(
+            client.clone(),
+            events.clone(),
+            store.clone(),
+            feed.synced.clone(),
+            status_leader,
+        ));
         let roots =
             trust_roots::publish(client.clone(), store.clone(), authorities.clone(), feed.synced.clone());
         tasks.spawn(roots);
 
+        let injections = Arc::new(Injections::default());
         let admin = Admin {
             store: store.clone(),
             feed: feed.clone(),
             authorities: authorities.clone(),
             webhooks: webhooks.clone(),
+            injections: injections.clone(),
         };
         tasks.spawn(serve::http::serve(listeners.admin, Protection::Plain, move |request, _| {
             let answer = admin.answer(&request);
@@ -157,12 +168,13 @@ impl Controller {
             config,
             client.clone(),
             authorities.clone(),
+            events.clone(),
         )));
         tasks.spawn(serve_when_synced(listeners.destination, destination));
         tasks.spawn(serve_when_synced(listeners.policy, policy));
         tasks.spawn(serve_when_synced(listeners.identity, identity));
 
-        let webhook = Arc::new(Webhook::new(client, store.clone(), authorities.clone()));
+        let webhook = Arc::new(Webhook::new(client, store.clone(), authorities.clone(), events, injections));
         let mut synced = feed.synced.clone();
         tasks.spawn(async move {
             if synced.wait_for(|synced| *synced).await.is_ok() {

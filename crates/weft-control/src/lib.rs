@@ -11,6 +11,7 @@ pub mod authority;
 pub mod bootstrap;
 pub mod config;
 pub mod controller;
+pub mod events;
 pub mod external_slices;
 pub mod index;
 pub mod install;

@@ -27,6 +27,24 @@ impl PortSet {
         set
     }
 
+    /// A list of ports that the redirect leaves alone: it knows numbers and TCP only. Says what of it is something else.
+    pub fn numbers(text: &str) -> Result<PortSet, String> {
+        let set = PortSet::parse(text);
+        let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let range = item.split_once('-').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+            if number(item).is_some() || range.is_some_and(|(low, high)| low <= high) {
+                continue;
+            }
+            let lower = item.to_ascii_lowercase();
+            return Err(match lower.contains("udp") {
+                true => format!("{item}: UDP always goes past the proxy; only TCP ports can be skipped"),
+                false => format!("{item} is neither a port nor a range such as 8000-8010"),
+            });
+        }
+        Ok(set)
+    }
+
     /// `named` looks up the number of a named port.
     pub fn contains(&self, port: u16, named: impl Fn(&str) -> Option<u16>) -> bool {
         self.contains_number(port) || self.names.iter().any(|name| named(name) == Some(port))
@@ -58,6 +76,18 @@ mod tests {
         let named = |name: &str| (name == "db").then_some(5000);
         for (port, expected) in [(25, true), (4001, true), (4003, false), (5000, true), (26, false)] {
             assert_eq!(set.contains(port, named), expected, "{port}");
+        }
+        assert!(PortSet::numbers(" 25, 4000-4002,").is_ok());
+        for (bad, why) in [
+            ("53/udp", "only TCP"),
+            ("UDP:53", "only TCP"),
+            ("http", "neither"),
+            ("0", "neither"),
+            ("9-x", "neither"),
+            ("9-8", "neither"),
+        ] {
+            let said = PortSet::numbers(&format!("80,{bad}")).unwrap_err();
+            assert!(said.contains(bad) && said.contains(why), "{said}");
         }
         assert_eq!(PortSet::parse("8080,25,10-12").to_string(), "10-12,25,8080");
     }

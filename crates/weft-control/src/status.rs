@@ -13,6 +13,7 @@ mod tests;
 use crate::{
     authority::every,
     config::ControllerConfig,
+    events::{Event, Events},
     index::{reader::Reader, store::Store},
     lease::Leadership,
 };
@@ -27,6 +28,8 @@ use weft_kube::api;
 pub const LEASE: &str = "policy-controller-write";
 /// As entries of routes name us.
 const CONTROLLER: &str = "linkerd.io/policy-controller";
+/// As events do.
+const COMPONENT: &str = "policy-controller";
 /// So many warnings without a status are remembered as told; then all are told again.
 const TOLD: usize = 10_000;
 /// After a write that failed for a reason which the next one would meet, too.
@@ -66,6 +69,7 @@ const PARTS: [Part; 9] = [
 /// Keeps the statuses in step, while this replica may. Runs until dropped.
 pub async fn write(
     client: Client,
+    events: Events,
     store: Arc<Store>,
     mut synced: watch::Receiver<bool>,
     mut leadership: Leadership,
@@ -89,7 +93,7 @@ pub async fn write(
         if done == Some(revision) {
             continue;
         }
-        done = all(&client, &store, &leadership, &mut told).await.then_some(revision);
+        done = all(&client, &events, &store, &leadership, &mut told).await.then_some(revision);
         if done.is_none() {
             tokio::time::sleep(PAUSE).await;
         }
@@ -99,6 +103,7 @@ pub async fn write(
 /// Whether everything that should be written was.
 async fn all(
     client: &Client,
+    events: &Events,
     store: &Store,
     leadership: &Leadership,
     told: &mut HashSet<(String, String)>,
@@ -115,8 +120,8 @@ async fn all(
             if write.status.is_null() {
                 let mut warnings = write.warnings.clone();
                 warnings.retain(|(_, message)| told.insert((write.path.clone(), message.clone())));
-                warn(client, &Write { warnings, ..write }).await;
-            } else if !put(client, &write).await {
+                warn(events, &Write { warnings, ..write });
+            } else if !put(client, events, &write).await {
                 return false;
             }
         }
@@ -124,10 +129,10 @@ async fn all(
     true
 }
 
-async fn put(client: &Client, write: &Write) -> bool {
+async fn put(client: &Client, events: &Events, write: &Write) -> bool {
     let patch = json!({"metadata": {"resourceVersion": write.version}, "status": write.status});
     match api::merge(client, &format!("{}/status", write.path), &patch).await {
-        Ok(_) => warn(client, write).await,
+        Ok(_) => warn(events, write),
         // Gone or changed in the meantime: its event brings us back here.
         Err(error) if matches!(error.code(), Some(404 | 409)) => {}
         Err(error) => {
@@ -138,27 +143,15 @@ async fn put(client: &Client, write: &Write) -> bool {
     true
 }
 
-async fn warn(client: &Client, write: &Write) {
+fn warn(events: &Events, write: &Write) {
     for (reason, message) in &write.warnings {
-        let namespace = write.about["namespace"].as_str().unwrap_or("default");
-        let path = format!("/api/v1/namespaces/{namespace}/events");
-        if let Err(error) = api::create(client, &path, &event(&write.about, reason, message)).await {
-            // It is also in the status, or told again by the next controller.
-            tracing::debug!(path, %error, "an event could not be written");
-        }
+        events.tell(Event {
+            about: write.about.clone(),
+            warning: true,
+            reason: reason.clone(),
+            message: message.clone(),
+            detail: String::new(),
+            component: COMPONENT,
+        });
     }
-}
-
-fn event(about: &Value, reason: &str, message: &str) -> Value {
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    json!({
-        "apiVersion": "v1", "kind": "Event",
-        "metadata": {
-            "generateName": format!("{}.", about["name"].as_str().unwrap_or("weft")), "namespace": about["namespace"],
-        },
-        "involvedObject": about, "type": "Warning", "reason": reason, "message": message, "count": 1,
-        "firstTimestamp": now, "lastTimestamp": now,
-        "source": {"component": "policy-controller"},
-        "reportingComponent": CONTROLLER, "reportingInstance": "weft",
-    })
 }

@@ -12,16 +12,17 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 use weft_control::{
     bootstrap::{IdentityFiles, bootstrap_objects},
-    config::{ControllerConfig, Ports},
+    config::{ControllerConfig, IdentityConfig, Ports},
     controller::Controller,
 };
 use weft_kube::api;
 use weft_local::api::{ApiServer, Config};
 use weft_model::identity::Identity;
-use weft_tls::{bundle::TrustBundle, certificate::Facts, credentials, handshake, keys::Key};
+use weft_testkit::channel;
+use weft_tls::{bundle::TrustBundle, certificate::Facts, keys::Key};
 use weft_wire::{
     mesh::{ConfirmRequest, ReportRequest, State, client::MeshClient},
     record::{EntryKind, JournalEntry},
@@ -120,23 +121,6 @@ impl Mesh {
         Endpoint::from_shared(format!("http://{addr}")).unwrap().connect().await.unwrap()
     }
 
-    /// As proxies connect: TLS, the server's identity verified, no client certificate yet.
-    async fn tls_channel(&self, addr: SocketAddr, server: &'static str, roots: &str) -> Channel {
-        let roots = TrustBundle::parse(roots).unwrap();
-        let connector = tower::service_fn(move |_: Uri| {
-            let own = credentials::Client::anonymous(&roots);
-            async move {
-                let tcp = TcpStream::connect(addr).await?;
-                let name = Identity::parse(server).unwrap();
-                let connected = handshake::connect(&own, tcp, &name, &name, handshake::Offer::Nothing)
-                    .await
-                    .map_err(|fault| std::io::Error::other(format!("{fault:?}")))?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(connected.stream))
-            }
-        });
-        Endpoint::from_static("http://controller").connect_with_connector(connector).await.unwrap()
-    }
-
     async fn admin(&self, path: &str) -> (u16, String) {
         let mut tcp = TcpStream::connect(self.controller.addresses.admin).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
@@ -190,13 +174,8 @@ impl Mesh {
     async fn certify(&self, token: &str, identity: &str, roots: &str) -> Result<Vec<u8>, tonic::Status> {
         let name = Identity::parse(identity).unwrap();
         let csr = Key::generate().unwrap().certificate_request(&name).unwrap();
-        let channel = self
-            .tls_channel(
-                self.controller.addresses.identity,
-                "linkerd-identity.linkerd.serviceaccount.identity.linkerd.cluster.local",
-                roots,
-            )
-            .await;
+        let server = "linkerd-identity.linkerd.serviceaccount.identity.linkerd.cluster.local";
+        let channel = channel::tls(self.controller.addresses.identity, server, roots).await.unwrap();
         let request = CertifyRequest {
             identity: identity.to_owned(),
             token: token.as_bytes().to_vec(),
@@ -267,6 +246,10 @@ async fn from_objects_to_answers() {
         .map(|c| c["name"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(names, ["linkerd-init", "linkerd-proxy"]);
+
+    let (status, metrics) = mesh.admin("/metrics").await;
+    let counted = "proxy_inject_admission_responses_total{owner_kind=\"\",namespace=\"shop\",annotation_at=\"namespace\",skip=\"false\",skip_reason=\"\"} 1";
+    assert!(status == 200 && metrics.contains(counted), "{metrics}");
 
     // 2. Its Service's endpoints carry its identity.
     mesh.create(
@@ -402,6 +385,22 @@ async fn certificates_are_for_those_who_prove_themselves() {
     let leaf = mesh.certify(&token, STORE, &roots).await.unwrap();
     let first = Facts::of(&leaf.into()).unwrap();
     assert_eq!(first.names, [STORE]);
+    // Valid for as long as the settings say, and for clocks that differ by as much as they allow, either way.
+    let valid = first.not_after.duration_since(first.not_before).unwrap();
+    let IdentityConfig { issuance_lifetime, clock_skew, .. } = mesh.config.identity;
+    assert_eq!(valid, issuance_lifetime + clock_skew * 2);
+    mesh.until("/api/v1/namespaces/shop/events", |list| {
+        list["items"].as_array().unwrap().iter().any(|event| {
+            let message = event["message"].as_str().unwrap_or_default();
+            event["reason"] == "IssuedLeafCertificate"
+                && event["type"] == "Normal"
+                && event["involvedObject"]["name"] == "store"
+                && event["involvedObject"]["uid"].as_str().is_some_and(|uid| !uid.is_empty())
+                && message.starts_with(&format!("issued certificate for {STORE} until 20"))
+                && message.ends_with(&first.sha256)
+        })
+    })
+    .await;
 
     for (token, identity, code) in [
         (
@@ -449,6 +448,24 @@ async fn certificates_are_for_those_who_prove_themselves() {
     let leaf = mesh.certify(&token, STORE, &both).await.unwrap();
     let issuer = TrustBundle::parse(&other.issuer_certificate).unwrap();
     assert_eq!(Facts::of(&leaf.into()).unwrap().issuer, Facts::of(&issuer.anchors()[0]).unwrap().subject);
+    // Nobody has a Deployment here: events are about the Secret, one for each thing that happened.
+    mesh.until("/api/v1/namespaces/linkerd/events", |list| {
+        let items = list["items"].as_array().unwrap();
+        [
+            ("IssuerUpdateSkipped", "Warning"),
+            ("IssuerValidationFailed", "Warning"),
+            ("IssuerUpdated", "Normal"),
+        ]
+        .iter()
+        .all(|(reason, kind)| {
+            items.iter().any(|event| {
+                event["reason"] == *reason
+                    && event["type"] == *kind
+                    && event["involvedObject"]["name"] == "linkerd-identity-issuer"
+            })
+        })
+    })
+    .await;
     mesh.controller.stop().await;
 }
 

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod backoff;
 pub mod core;
+pub mod fetch;
 pub mod kind;
 pub mod meta;
 pub mod policy;

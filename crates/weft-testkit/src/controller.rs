@@ -20,7 +20,7 @@ use weft_model::{
     outbound::{Endpoints, OutboundPolicy},
     profile::Profile,
 };
-use weft_tls::{named::NamedServer, request::SigningRequest};
+use weft_tls::{authority::Validity, named::NamedServer, request::SigningRequest};
 use weft_wire::{destination::to_api, mesh, profile, record::JournalEntry};
 
 /// What the controller says on a stream, now. Telling it another step changes open streams too.
@@ -342,7 +342,8 @@ impl idn::identity_server::Identity for Service {
             SigningRequest::parse(&request.certificate_signing_request, &identity).map_err(|e| refuse(&e))?;
         let lifetime = lock(&self.script.lifetime).unwrap_or(Duration::from_secs(86_400));
         let pki = lock(&self.script.issuer).clone().unwrap_or_else(|| self.pki.clone());
-        let issued = pki.root().sign(&csr, lifetime, SystemTime::now()).map_err(|e| refuse(&e))?;
+        let issued =
+            pki.root().sign(&csr, Validity::of(lifetime), SystemTime::now()).map_err(|e| refuse(&e))?;
         Ok(Response::new(idn::CertifyResponse {
             leaf_certificate: issued.leaf.to_vec(),
             intermediate_certificates: issued.intermediates.iter().map(|der| der.to_vec()).collect(),

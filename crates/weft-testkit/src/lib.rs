@@ -1,5 +1,6 @@
 //! Development only: certificates, a scripted controller and raw-byte peers.
 
+pub mod channel;
 pub mod controller;
 pub mod h2raw;
 pub mod http1;

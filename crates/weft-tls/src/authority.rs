@@ -19,12 +19,32 @@ use weft_model::identity::Identity;
 /// Clocks of two machines differ: certificates are valid from a minute ago.
 pub const BACKDATE: Duration = Duration::from_secs(60);
 
+/// When a certificate is valid, around the moment in which it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    pub before: Duration,
+    pub after: Duration,
+}
+
+impl Validity {
+    pub const fn of(lifetime: Duration) -> Self {
+        Validity { before: BACKDATE, after: lifetime }
+    }
+
+    /// For peers whose clocks may differ by `skew`, either way.
+    pub const fn with_skew(lifetime: Duration, skew: Duration) -> Self {
+        Validity { before: skew, after: lifetime.saturating_add(skew) }
+    }
+}
+
 /// A certificate that may sign others, and its key.
 #[derive(Debug)]
 pub struct Ca {
     /// This authority's own certificate first, then those between it and the root (without the root).
     chain: Vec<CertificateDer<'static>>,
     facts: Facts,
+    /// When the first of the chain ends.
+    until: SystemTime,
     self_signed: bool,
     key: Key,
 }
@@ -52,7 +72,7 @@ impl Ca {
     /// An issuer below this authority, which may sign leaves only.
     pub fn issuer(&self, name: &str, lifetime: Duration) -> Result<Self, Fault> {
         let key = Key::generate().map_err(unusable)?;
-        let (not_before, not_after) = self.clamp(SystemTime::now(), lifetime);
+        let (not_before, not_after) = self.clamp(SystemTime::now(), Validity::of(lifetime));
         let mut params = authority(name, not_before, not_after)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         let certificate = params.signed_by(key.pair(), &self.signer()?).map_err(unusable)?;
@@ -82,7 +102,12 @@ impl Ca {
             return Err(issuer_fault().about(&facts.subject).fact("key", "belongs to another certificate"));
         }
         let self_signed = facts.subject == facts.issuer;
-        Ok(Ca { chain, facts, self_signed, key })
+        let mut until = facts.not_after;
+        for above in &chain[1..] {
+            let above = Facts::of(above).map_err(|e| issuer_fault().fact("certificate", e.0))?;
+            until = until.min(above.not_after);
+        }
+        Ok(Ca { chain, facts, until, self_signed, key })
     }
 
     /// What this authority's own certificate says.
@@ -110,21 +135,21 @@ impl Ca {
                 .fact("valid-until", when(self.facts.not_after))
                 .because(fault)
         };
-        let probe =
-            self.sign_key(Key::generate().map_err(unusable)?.pair(), &["probe.invalid"], BACKDATE, now)?;
+        let key = Key::generate().map_err(unusable)?;
+        let probe = self.sign_key(key.pair(), &["probe.invalid"], Validity::of(BACKDATE), now)?;
         let now =
             UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO));
         verify::chain(&probe.leaf, &probe.intermediates, roots, now).map_err(about)
     }
 
-    /// Signs a checked request. The validity is cut to this authority's own.
+    /// Signs a checked request. The validity is cut to that of this authority, and of those above it.
     pub fn sign(
         &self,
         request: &SigningRequest,
-        lifetime: Duration,
+        validity: Validity,
         now: SystemTime,
     ) -> Result<Issued, Fault> {
-        self.sign_key(&request.public_key, &[request.identity().as_str()], lifetime, now)
+        self.sign_key(&request.public_key, &[request.identity().as_str()], validity, now)
     }
 
     /// A certificate for a key of our own: identities, or the DNS names of a webhook.
@@ -135,21 +160,21 @@ impl Ca {
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<Issued, Fault> {
-        self.sign_key(key.pair(), names, lifetime, now)
+        self.sign_key(key.pair(), names, Validity::of(lifetime), now)
     }
 
     fn sign_key(
         &self,
         key: &impl PublicKeyData,
         names: &[&str],
-        lifetime: Duration,
+        validity: Validity,
         now: SystemTime,
     ) -> Result<Issued, Fault> {
-        let (not_before, not_after) = self.clamp(now, lifetime);
+        let (not_before, not_after) = self.clamp(now, validity);
         if not_after <= now {
             return Err(issuer_fault()
                 .about(&self.facts.subject)
-                .fact("valid-until", when(self.facts.not_after))
+                .fact("valid-until", when(self.until))
                 .fact("clock", when(now)));
         }
         let mut params = CertificateParams::default();
@@ -174,8 +199,8 @@ impl Ca {
         self.chain.iter().filter(|_| !self.self_signed).cloned()
     }
 
-    fn clamp(&self, now: SystemTime, lifetime: Duration) -> (SystemTime, SystemTime) {
-        ((now - BACKDATE).max(self.facts.not_before), (now + lifetime).min(self.facts.not_after))
+    fn clamp(&self, now: SystemTime, validity: Validity) -> (SystemTime, SystemTime) {
+        ((now - validity.before).max(self.facts.not_before), (now + validity.after).min(self.until))
     }
 
     fn signer(&self) -> Result<Issuer<'_, &rcgen::KeyPair>, Fault> {
@@ -220,7 +245,7 @@ fn unusable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault
 }
 
 /// RFC 3339, to the second.
-pub(crate) fn when(at: SystemTime) -> String {
+pub fn when(at: SystemTime) -> String {
     let at = time::OffsetDateTime::from(at);
     format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",

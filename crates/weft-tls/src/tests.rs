@@ -1,7 +1,7 @@
 //! Whole handshakes over in-memory pipes, and the certificate authority's rules.
 
 use crate::{
-    authority::{BACKDATE, Ca, Issued},
+    authority::{BACKDATE, Ca, Issued, Validity},
     bundle::TrustBundle,
     certificate::Facts,
     credentials::{Client, Credentials},
@@ -40,7 +40,7 @@ impl Pki {
     fn issue(&self, id: &Identity) -> (Key, Issued) {
         let key = Key::generate().unwrap();
         let request = SigningRequest::parse(&key.certificate_request(id).unwrap(), id).unwrap();
-        let issued = self.issuer.sign(&request, DAY, SystemTime::now()).unwrap();
+        let issued = self.issuer.sign(&request, Validity::of(DAY), SystemTime::now()).unwrap();
         (key, issued)
     }
     fn credentials(&self, id: &Identity) -> Credentials {
@@ -362,6 +362,26 @@ fn a_leaf_is_back_dated_and_never_outlives_its_issuer() {
     assert_ne!(Facts::of(&again.leaf).unwrap().serial, facts.serial);
     let late = issuer.issue(&key, &["a.b"], DAY, now + DAY).unwrap_err();
     assert_eq!(late.code(), Code::IssuerUnusable);
+}
+
+#[test]
+fn a_leaf_allows_for_clocks_that_differ_and_ends_with_the_first_of_its_chain() {
+    let pki = pki();
+    let request = Key::generate().unwrap().certificate_request(&id("web")).unwrap();
+    let request = SigningRequest::parse(&request, &id("web")).unwrap();
+    let now = SystemTime::now();
+    let (hour, skew) = (Duration::from_secs(3600), Duration::from_secs(20));
+    let leaf = pki.issuer.sign(&request, Validity::with_skew(hour, skew), now).unwrap();
+    assert_eq!((leaf.not_before, leaf.not_after), (now - skew, now + hour + skew));
+    let facts = Facts::of(&leaf.leaf).unwrap();
+    assert_eq!(facts.not_after.duration_since(facts.not_before).unwrap(), hour + skew * 2);
+    // An issuer above ends before the one that signs: what was signed would be refused from then on.
+    let above = Ca::root("root", DAY).unwrap().issuer("above", hour).unwrap();
+    let key = Key::generate().unwrap();
+    let long = Ca::root("unlike", DAY).unwrap();
+    let chain = format!("{}{}", long.certificate_pem(), above.certificate_pem());
+    let issuer = Ca::from_pem(&chain, &long.key_pem()).unwrap();
+    assert_eq!(issuer.issue(&key, &["a.b"], DAY, now).unwrap().not_after, above.facts().not_after);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use weft_fault::{Code, Fault};
+use weft_kube::fetch::{fetch, is_url};
 
 /// No single file may be larger: manifests are text written by people.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -131,11 +132,19 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Vec<Document>, Vec<Fault>> {
     Ok(documents)
 }
 
-/// Reads files and folders, or standard input for `-`, as they are: for commands that change text and ask no cluster.
-pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>, Fault> {
+/// Reads files, folders and addresses of the web, or standard input for `-`, as they are: for commands that change text
+/// and ask no cluster.
+pub(crate) async fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>, Fault> {
     let mut documents = Vec::new();
     let mut faults = Vec::new();
     for path in paths {
+        if let Some(url) = path.to_str().filter(|path| is_url(path)) {
+            let limit = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
+            let bytes = fetch(url, limit).await.map_err(|error| unreadable(path, error))?;
+            let text = std::str::from_utf8(&bytes).map_err(|error| unreadable(path, error))?;
+            parse(path, text, &mut documents, &mut faults);
+            continue;
+        }
         if path.as_os_str() == "-" {
             let text = text_of(io::stdin().lock()).map_err(|error| unreadable(path, error))?;
             parse(Path::new("standard input"), &text, &mut documents, &mut faults);

@@ -1,6 +1,7 @@
 //! Prometheus text. Every number is read when asked for, so nothing is counted twice.
 
 use super::Admin;
+use crate::admission::metrics::{Asked, Counts};
 use std::{fmt::Write, time::SystemTime};
 
 pub(super) fn render(admin: &Admin) -> String {
@@ -40,7 +41,31 @@ pub(super) fn render(admin: &Admin) -> String {
         out.family("issuer_cert_ttl_seconds", "gauge", "Time until the issuer certificate expires");
         out.value("issuer_cert_ttl_seconds", &[], left(authority.ca.facts().not_after));
     }
+    injections(&mut out, &admin.injections.counts());
     out.0
+}
+
+fn injections(out: &mut Text, counts: &Counts) {
+    let name = "proxy_inject_admission_requests_total";
+    out.family(name, "counter", "How often the injector was asked about a pod");
+    for (asked, count) in &counts.requests {
+        out.value(name, &labels(asked), count);
+    }
+    let name = "proxy_inject_admission_responses_total";
+    out.family(name, "counter", "What the injector answered: whether the pod was skipped, and why");
+    for ((asked, skipped), count) in &counts.responses {
+        let skip = if skipped.is_some() { "true" } else { "false" };
+        let answer = [("skip", skip), ("skip_reason", skipped.unwrap_or_default())];
+        out.value(name, &[&labels(asked)[..], &answer].concat(), count);
+    }
+}
+
+fn labels(asked: &Asked) -> [(&'static str, &str); 3] {
+    [
+        ("owner_kind", &asked.owner_kind),
+        ("namespace", &asked.namespace),
+        ("annotation_at", asked.annotation_at),
+    ]
 }
 
 struct Text(String);
@@ -51,7 +76,7 @@ impl Text {
         let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
     }
 
-    /// Label values are our own words: nothing in them needs escaping.
+    /// Label values are our own words and names of namespaces: nothing in them needs escaping.
     fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let labels: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };

@@ -59,7 +59,7 @@ pub(super) fn init(settings: &Settings<'_>) -> Value {
     })
 }
 
-fn init_args(settings: &Settings<'_>) -> Vec<String> {
+pub(super) fn init_args(settings: &Settings<'_>) -> Vec<String> {
     let inject = &settings.config.injection;
     let mut args = vec!["proxy-init".to_owned()];
     let mut flag = |name: &str, value: String| {
@@ -69,14 +69,17 @@ fn init_args(settings: &Settings<'_>) -> Vec<String> {
     };
     let (control, admin) =
         (settings.port("control-port", inject.control_port), settings.port("admin-port", inject.admin_port));
-    let skipped = settings.ports("skip-inbound-ports", &inject.skip_inbound_ports);
+    let skipped = settings.port_numbers("skip-inbound-ports", &inject.skip_inbound_ports);
     let own = format!("{control},{admin}");
     flag("incoming-proxy-port", settings.port("inbound-port", inject.inbound_port).to_string());
     flag("outgoing-proxy-port", settings.port("outbound-port", inject.outbound_port).to_string());
     flag("proxy-uid", uid(settings).to_string());
     flag("proxy-gid", gid(settings).map(|gid| gid.to_string()).unwrap_or_default());
     flag("inbound-ports-to-ignore", if skipped.is_empty() { own } else { format!("{own},{skipped}") });
-    flag("outbound-ports-to-ignore", settings.ports("skip-outbound-ports", &inject.skip_outbound_ports));
+    flag(
+        "outbound-ports-to-ignore",
+        settings.port_numbers("skip-outbound-ports", &inject.skip_outbound_ports),
+    );
     flag("subnets-to-ignore", settings.text("skip-subnets", &inject.skip_subnets));
     flag("timeout-close-wait-secs", close_wait(settings).map(|s| s.to_string()).unwrap_or_default());
     args

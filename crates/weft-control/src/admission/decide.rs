@@ -2,7 +2,7 @@
 
 use super::environment::merge_env;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 pub const INJECT: &str = "linkerd.io/inject";
 pub const CONFIG_PREFIX: &str = "config.linkerd.io/";
@@ -29,9 +29,29 @@ pub enum Decision {
     /// With the configuration that applies: the pod's own annotations, completed by the namespace's.
     Inject(Annotations),
     /// Nobody asked for a proxy.
-    Leave(String),
+    Leave(Why),
     /// Somebody did, and it cannot be.
-    Refuse(String),
+    Refuse(Why),
+}
+
+/// Why there is no proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// For metrics; Linkerd's, where it has one.
+    pub word: &'static str,
+    pub text: String,
+}
+
+impl Why {
+    fn new(word: &'static str, text: impl Into<String>) -> Self {
+        Why { word, text: text.into() }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 pub fn decide(pod: &Value, namespace: &Annotations) -> Decision {
@@ -39,16 +59,21 @@ pub fn decide(pod: &Value, namespace: &Annotations) -> Decision {
     let ingress = match own.get(INJECT).or_else(|| namespace.get(INJECT)).map(|mode| mode.trim()) {
         Some("enabled") => false,
         Some("ingress") => true,
-        Some("disabled") => return Decision::Leave("injection is disabled by annotation".to_owned()),
+        Some("disabled") => {
+            let text = "injection is disabled by annotation";
+            return Decision::Leave(Why::new("injection_disable_annotation_present", text));
+        }
         Some(other) => {
-            return Decision::Refuse(format!("{INJECT}: {other:?} is none of enabled, ingress and disabled"));
+            let text = format!("{INJECT}: {other:?} is none of enabled, ingress and disabled");
+            return Decision::Refuse(Why::new("injection_annotation_unknown", text));
         }
         None => {
-            return Decision::Leave("neither the pod nor its namespace asks for injection".to_owned());
+            let text = "neither the pod nor its namespace asks for injection";
+            return Decision::Leave(Why::new("injection_enable_annotation_absent", text));
         }
     };
     if pod["metadata"]["labels"].get("linkerd.io/control-plane-component").is_some() {
-        return Decision::Leave("the pod belongs to the control plane".to_owned());
+        return Decision::Leave(Why::new("control_plane_component", "the pod belongs to the control plane"));
     }
     if let Some(why) = obstacle(pod) {
         return Decision::Refuse(why);
@@ -57,15 +82,17 @@ pub fn decide(pod: &Value, namespace: &Annotations) -> Decision {
 }
 
 /// Why no proxy can be put into this pod, whoever asks for it.
-pub fn obstacle(pod: &Value) -> Option<String> {
+pub fn obstacle(pod: &Value) -> Option<Why> {
     if pod["spec"]["hostNetwork"] == true {
-        return Some("the pod uses its machine's network, which a proxy must not redirect".to_owned());
+        let text = "the pod uses its machine's network, which a proxy must not redirect";
+        return Some(Why::new("host_network_enabled", text));
     }
-    sidecar(pod).map(|name| format!("the pod has a sidecar already: container {name}"))
+    let text = format!("the pod has a sidecar already: container {}", sidecar(pod)?);
+    Some(Why::new("sidecar_already_exists", text))
 }
 
 /// The pod's own annotations, completed by those of its namespace that are inherited.
-fn effective(own: Annotations, namespace: &Annotations, ingress: bool) -> Annotations {
+pub(super) fn effective(own: Annotations, namespace: &Annotations, ingress: bool) -> Annotations {
     let mut effective: Annotations = namespace
         .iter()
         .filter(|(key, _)| PREFIXES.iter().any(|prefix| key.starts_with(prefix)))

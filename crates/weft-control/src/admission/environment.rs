@@ -7,7 +7,7 @@ use super::{
 use crate::{
     authority::ROOTS_KEY,
     config::Tracing,
-    view::{inbound::DEFAULT_POLICY, workload::OPAQUE_PORTS},
+    view::beside::{DEFAULT_POLICY, OPAQUE_PORTS},
 };
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     config::ControllerConfig,
     trust_roots::NAMESPACE_ROOTS,
-    view::{inbound::DEFAULT_POLICY, workload::CONTROL_NS_LABEL},
+    view::{beside::DEFAULT_POLICY, workload::CONTROL_NS_LABEL},
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ pub fn inject(
         notes.entry(key.clone()).or_insert_with(|| json!(value));
     }
     if let Some(ports) = opaque_ports {
-        notes.entry(crate::view::workload::OPAQUE_PORTS).or_insert_with(|| json!(ports));
+        notes.entry(crate::view::beside::OPAQUE_PORTS).or_insert_with(|| json!(ports));
     }
     // What cannot be read would be read differently by whoever reads it next.
     if notes.contains_key(DEFAULT_POLICY) {

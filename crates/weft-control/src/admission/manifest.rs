@@ -79,7 +79,7 @@ fn refusal(pod: &Value) -> Option<Outcome> {
     if annotations(pod).get(INJECT).map(String::as_str) == Some("disabled") {
         return Some(Outcome::Unchanged(format!("{INJECT} is disabled on it")));
     }
-    obstacle(pod).map(Outcome::Refused)
+    obstacle(pod).map(|why| Outcome::Refused(why.text))
 }
 
 /// Puts proxies in, as the injector would. `wanted` are annotations besides the pod's own.

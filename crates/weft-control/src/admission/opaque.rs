@@ -6,7 +6,7 @@ use super::{
     decide::{Annotations, annotations},
     inject::{declared_ports, object},
 };
-use crate::{config::ControllerConfig, view::workload::OPAQUE_PORTS};
+use crate::{config::ControllerConfig, view::beside::OPAQUE_PORTS};
 use serde_json::{Value, json};
 
 /// What the annotation of a pod should say; `None` if it says it already or nothing need be said.

@@ -59,6 +59,15 @@ impl<'a> Settings<'a> {
         self.checked(name, "a port", |text| text.parse().ok().filter(|port| *port > 0)).unwrap_or(default)
     }
 
+    /// Ports for the redirect, by number.
+    pub(super) fn port_numbers(&self, name: &str, default: &str) -> String {
+        if let Some(Err(why)) = self.annotation(name).map(PortSet::numbers) {
+            self.warn(format!("{CONFIG_PREFIX}{name}: {why}; the default applies"));
+            return default.to_owned();
+        }
+        self.text(name, default)
+    }
+
     pub(super) fn ports(&self, name: &str, default: &str) -> String {
         let whole = |text: &str| {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());

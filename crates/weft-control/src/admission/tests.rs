@@ -63,16 +63,20 @@ fn who_is_injected() {
     }
     let mut host = pod(json!({}));
     host["spec"]["hostNetwork"] = json!(true);
-    assert!(matches!(decide(&host, &notes(&enabled)), Decision::Refuse(why) if why.contains("network")));
+    assert!(matches!(decide(&host, &notes(&enabled)), Decision::Refuse(why) if why.text.contains("network")));
     let mut istio = pod(json!({}));
     istio["spec"]["containers"][0]["name"] = json!("istio-proxy");
-    assert!(matches!(decide(&istio, &notes(&enabled)), Decision::Refuse(why) if why.contains("sidecar")));
+    assert!(
+        matches!(decide(&istio, &notes(&enabled)), Decision::Refuse(why) if why.text.contains("sidecar"))
+    );
 }
 
 #[test]
 fn a_pod_is_injected_once() {
     let once = injected(json!({"linkerd.io/inject": "enabled"}), &[]);
-    assert!(matches!(decide(&once, &Annotations::new()), Decision::Refuse(why) if why.contains("already")));
+    assert!(
+        matches!(decide(&once, &Annotations::new()), Decision::Refuse(why) if why.text.contains("already"))
+    );
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! The injector's webhook: AdmissionReview in, JSON patch out.
 
 use super::{
-    decide::{Annotations, Decision, decide},
-    events::{Events, Reason},
+    decide::{Annotations, Decision, annotations, decide},
+    events::{Reason, of_pod},
     inject::{About, Injected, inject},
+    metrics::{Asked, Injections, annotation_at},
     opaque, validate,
 };
 use crate::{
     authority::Authorities,
+    events::Events,
     index::store::Store,
     serve::http::{Answer, json as json_answer, text},
     view::workload::{self, CONTROL_NS_LABEL},
@@ -25,6 +27,7 @@ use weft_tls::certificate::sha256_hex;
 pub struct Webhook {
     client: Client,
     events: Events,
+    injections: Arc<Injections>,
     store: Arc<Store>,
     authorities: Authorities,
 }
@@ -49,8 +52,14 @@ struct GroupKind {
 }
 
 impl Webhook {
-    pub fn new(client: Client, store: Arc<Store>, authorities: Authorities) -> Self {
-        Webhook { events: Events::new(client.clone()), client, store, authorities }
+    pub fn new(
+        client: Client,
+        store: Arc<Store>,
+        authorities: Authorities,
+        events: Events,
+        injections: Arc<Injections>,
+    ) -> Self {
+        Webhook { events, injections, client, store, authorities }
     }
 
     pub async fn answer(&self, request: Parts, body: Bytes) -> Answer {
@@ -103,16 +112,21 @@ impl Webhook {
         let namespace = self.namespace(&asked.namespace).await;
         let pod = &asked.object;
         let meta = Meta::deserialize(&pod["metadata"]).unwrap_or_default();
+        let owner = self.owner(pod, &asked.namespace).map(|(kind, _)| kind).unwrap_or_default();
+        let counted = Asked::new(&owner, &asked.namespace, annotation_at(&annotations(pod), &namespace));
+        self.injections.asked(&counted);
         let annotations = match decide(pod, &namespace) {
             Decision::Inject(annotations) => annotations,
             Decision::Leave(why) => {
-                tracing::debug!(namespace = asked.namespace, pod = %name(pod), why, "not injected");
+                tracing::debug!(namespace = asked.namespace, pod = %name(pod), %why, "not injected");
+                self.injections.answered(&counted, Some(why.word));
                 return Ok(self.noted(pod, opaque::for_pod(pod, &namespace, &self.store.config)));
             }
             Decision::Refuse(why) => {
+                self.injections.answered(&counted, Some(why.word));
                 // An injected pod is asked about again: that is no refusal.
                 if meta.label(CONTROL_NS_LABEL).is_none() {
-                    tracing::warn!(namespace = asked.namespace, pod = %name(pod), why, "not injected");
+                    tracing::warn!(namespace = asked.namespace, pod = %name(pod), %why, "not injected");
                     let message = format!("No proxy was put into pod {}: {why}", name(pod));
                     self.tell(asked, &meta, Reason::InjectionSkipped, message);
                 }
@@ -137,6 +151,7 @@ impl Webhook {
             },
         );
         tracing::info!(namespace = asked.namespace, pod = %name(pod), "injected");
+        self.injections.answered(&counted, None);
         for warning in &injected.warnings {
             tracing::warn!(namespace = asked.namespace, pod = %name(pod), "{warning}");
         }
@@ -147,8 +162,10 @@ impl Webhook {
 
     /// A rehearsal leaves no trace.
     fn tell(&self, asked: &AdmissionRequest, pod: &Meta, reason: Reason, message: String) {
-        if !asked.dry_run {
-            self.events.tell(pod, &asked.namespace, reason, message);
+        if !asked.dry_run
+            && let Some(event) = of_pod(pod, &asked.namespace, reason, message)
+        {
+            self.events.tell(event);
         }
     }
 

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     config::ControllerConfig,
     view::{
+        beside::WorkloadName,
         endpoints::EndpointsOf,
         inbound::InboundOf,
         outbound::{OutboundOf, OutboundTarget},
@@ -405,9 +406,10 @@ impl Api {
                 self.profiles.gone(namespace, &name);
             }
             Write::External { name, ip, opaque } => {
+                let annotations =
+                    if *opaque { json!({"config.linkerd.io/opaque-ports": "8080"}) } else { json!({}) };
                 self.externals.put(json!({"metadata": {"name": NAMES[*name], "namespace": "shop",
-                        "labels": {"app": "store"},
-                        "annotations": {"config.linkerd.io/opaque-ports": if *opaque { "8080" } else { "" }}},
+                        "labels": {"app": "store"}, "annotations": annotations},
                     "spec": {"meshTLS": {"identity": "spiffe://x/vm", "serverName": "vm.example"},
                         "ports": [{"name": "http", "port": 8080}], "workloadIPs": [{"ip": IPS[*ip]}]}}));
             }
@@ -421,7 +423,7 @@ impl Api {
             }
             Write::NodeGone(name) => self.nodes.gone("", NODES[*name]),
             Write::Namespace { opaque } => {
-                let ports = if *opaque { "80" } else { "" };
+                let ports = if *opaque { "80,8080" } else { "" };
                 self.namespaces.put(json!({"metadata": {"name": "shop",
                     "annotations": {"config.linkerd.io/opaque-ports": ports}}}));
             }
@@ -524,7 +526,10 @@ impl Subscribers {
             client_node: Some("n2".to_owned()),
             client_namespace: "web".to_owned(),
         });
-        let inbound = NAMES.iter().flat_map(|n| [8080, 9090].map(|port| InboundOf { pod: name(n), port }));
+        let workloads =
+            NAMES.iter().flat_map(|n| [WorkloadName::Pod(name(n)), WorkloadName::External(name(n))]);
+        let inbound = workloads
+            .flat_map(|workload| [8080, 9090].map(|port| InboundOf { workload: workload.clone(), port }));
         let outbound = addrs.iter().map(|addr| OutboundOf {
             target: OutboundTarget::Addr(*addr),
             client_namespace: "shop".to_owned(),

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     config::ControllerConfig,
     view::{
+        beside::WorkloadName,
         endpoints::{EndpointsOf, EndpointsView},
         inbound::InboundOf,
     },
@@ -174,7 +175,8 @@ fn an_object_that_turns_unreadable_is_void() {
     let server = json!({"metadata": {"name": "s", "namespace": "shop"}, "spec": {
         "podSelector": {}, "port": 8080, "accessPolicy": "all-unauthenticated"}});
     store.apply([put::<Pod>(pod("a", "10.77.0.2", true)), put::<Server>(server)]);
-    let view = store.subscribe(InboundOf { pod: ObjectName::new("shop", "a"), port: 8080 });
+    let view =
+        store.subscribe(InboundOf { workload: WorkloadName::Pod(ObjectName::new("shop", "a")), port: 8080 });
     assert_eq!(view.borrow().as_ref().unwrap().meta.name(), "s");
     let bad = weft_kube::kind::Undecodable {
         meta: object::<Namespace>(json!({"metadata": {"name": "s", "namespace": "shop"}})).metadata,

@@ -27,6 +27,7 @@ pub fn controller_config(values: &Values, namespace: &str) -> ControllerConfig {
     config.ipv6 = ipv6;
     config.identity = IdentityConfig {
         issuance_lifetime: values.duration("identity.issuer.issuanceLifetime"),
+        clock_skew: values.duration("identity.issuer.clockSkewAllowance"),
         ..config.identity
     };
     config.injection = injection(values);
@@ -162,13 +163,14 @@ mod tests {
         let overrides = json!({"clusterDomain": "east.local", "disableIPv6": false,
             "proxy": {"image": {"version": "v7"}, "resources": {"cpu": {"limit": "2"}, "memory": {"request": "1Mi"}},
                 "gid": 5, "defaultInboundPolicy": "deny", "outboundTransportMode": "transparent"},
-            "identity": {"issuer": {"issuanceLifetime": "1h"}}});
+            "identity": {"issuer": {"issuanceLifetime": "1h", "clockSkewAllowance": "90s"}}});
         let config = controller_config(&Values::with(&overrides, true).unwrap(), "mesh");
         assert_eq!(config.control_namespace, "mesh");
         assert_eq!(config.trust_domain, "east.local");
         assert!(config.bind.is_ipv6() && !config.transport_header);
         assert_eq!(config.default_policy, Access::Deny);
         assert_eq!(config.identity.issuance_lifetime.as_secs(), 3600);
+        assert_eq!(config.identity.clock_skew.as_secs(), 90);
         assert_eq!(config.injection.proxy_image.full(), "weft.dev/weft-proxy:v7");
         assert_eq!(config.injection.proxy_gid, Some(5));
         assert_eq!(

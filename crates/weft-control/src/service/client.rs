@@ -1,5 +1,6 @@
 //! What callers say about themselves and about what they look for.
 
+use crate::view::beside::WorkloadName;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use tonic::Status;
@@ -30,43 +31,36 @@ impl Context {
     }
 }
 
-/// A proxy's workload: `ns:pod`, or JSON.
-pub fn workload(token: &str) -> Result<ObjectName, Status> {
+/// Whom a proxy stands beside: `ns:pod`, or JSON that names a pod or an ExternalWorkload.
+pub fn workload(token: &str) -> Result<WorkloadName, Status> {
     #[derive(Deserialize)]
     struct Json {
         ns: String,
+        #[serde(default)]
         pod: String,
+        #[serde(default)]
+        external_workload: String,
     }
-    let bad = || Status::invalid_argument("the workload is neither ns:pod nor {\"ns\",\"pod\"}");
+    let bad = || {
+        Status::invalid_argument(
+            "the workload is neither ns:pod nor {\"ns\",\"pod\"} nor {\"ns\",\"external_workload\"}",
+        )
+    };
     if token.len() > TEXT_LIMIT {
         return Err(bad());
     }
-    if token.starts_with('{') {
-        let Json { ns, pod } = serde_json::from_str(token).map_err(|_| bad())?;
-        return Ok(ObjectName::new(ns, pod));
-    }
-    match token.split_once(':') {
-        Some((ns, pod)) if !ns.is_empty() && !pod.is_empty() => Ok(ObjectName::new(ns, pod)),
+    let (ns, pod, external) = if token.starts_with('{') {
+        let Json { ns, pod, external_workload } = serde_json::from_str(token).map_err(|_| bad())?;
+        (ns, pod, external_workload)
+    } else {
+        let (ns, pod) = token.split_once(':').ok_or_else(bad)?;
+        (ns.to_owned(), pod.to_owned(), String::new())
+    };
+    match (ns.is_empty(), pod.is_empty(), external.is_empty()) {
+        (false, false, true) => Ok(WorkloadName::Pod(ObjectName::new(ns, pod))),
+        (false, true, false) => Ok(WorkloadName::External(ObjectName::new(ns, external))),
         _ => Err(bad()),
     }
-}
-
-/// The namespace of whoever calls: a pod's proxy, or one beside an ExternalWorkload, whose token names that instead.
-pub fn source_namespace(token: &str) -> Result<String, Status> {
-    #[derive(Deserialize)]
-    struct Json {
-        ns: String,
-        external_workload: String,
-    }
-    if token.len() <= TEXT_LIMIT
-        && token.starts_with('{')
-        && let Ok(Json { ns, external_workload }) = serde_json::from_str(token)
-        && !ns.is_empty()
-        && !external_workload.is_empty()
-    {
-        return Ok(ns);
-    }
-    workload(token).map(|pod| pod.namespace)
 }
 
 /// Where a path leads: `host[:port]`, port 80 unless given.
@@ -120,14 +114,15 @@ mod tests {
         assert_eq!(Context::parse(token).node_name.as_deref(), Some("n1"));
         assert_eq!(Context::parse("ns:shop").ns, "shop");
         assert_eq!(Context::parse("nonsense"), Context::default());
-        assert_eq!(workload("shop:web").unwrap(), ObjectName::new("shop", "web"));
-        assert_eq!(workload(r#"{"ns":"shop","pod":"web"}"#).unwrap(), ObjectName::new("shop", "web"));
-        let machine = r#"{"ns":"shop","external_workload":"vm"}"#;
-        for caller in [machine, "shop:web", r#"{"ns":"shop","pod":"web"}"#] {
-            assert_eq!(source_namespace(caller).unwrap(), "shop");
-        }
-        for bad in ["", ":", "a:", "{", r#"{"ns":"shop"}"#, &"x".repeat(5000)] {
-            assert!(workload(bad).is_err() && source_namespace(bad).is_err());
+        let pod = WorkloadName::Pod(ObjectName::new("shop", "web"));
+        assert_eq!(workload("shop:web").unwrap(), pod);
+        assert_eq!(workload(r#"{"ns":"shop","pod":"web"}"#).unwrap(), pod);
+        let machine = workload(r#"{"ns":"shop","external_workload":"vm"}"#).unwrap();
+        assert_eq!(machine, WorkloadName::External(ObjectName::new("shop", "vm")));
+        let both = r#"{"ns":"shop","pod":"web","external_workload":"vm"}"#;
+        for bad in ["", ":", "a:", "{", r#"{"ns":"shop"}"#, r#"{"ns":"","pod":"a"}"#, both, &"x".repeat(5000)]
+        {
+            assert!(workload(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,6 +1,10 @@
 //! `io.linkerd.proxy.identity.Identity`: a ServiceAccount's token in, a certificate out.
 
-use crate::{authority::Authorities, config::ControllerConfig};
+use crate::{
+    authority::{Authorities, COMPONENT},
+    config::{ControllerConfig, IdentityConfig},
+    events::{Event, Events},
+};
 use kube::Client;
 use linkerd2_proxy_api::identity::{CertifyRequest, CertifyResponse, identity_server::Identity};
 use serde::Deserialize;
@@ -11,7 +15,11 @@ use tonic::{Code as Grpc, Request, Response, Status};
 use weft_fault::{Code, Fault, Phase};
 use weft_kube::api::{self, ApiError};
 use weft_model::identity::Identity as Name;
-use weft_tls::{authority::Issued, request::SigningRequest};
+use weft_tls::{
+    authority::{Issued, Validity, when},
+    certificate::sha256_hex,
+    request::SigningRequest,
+};
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Requests at work at the same time: a mesh that starts asks for all its certificates at once.
@@ -23,12 +31,13 @@ pub struct IdentityService {
     config: ControllerConfig,
     client: Client,
     authorities: Authorities,
+    events: Events,
     permits: Semaphore,
 }
 
 impl IdentityService {
-    pub fn new(config: ControllerConfig, client: Client, authorities: Authorities) -> Self {
-        IdentityService { config, client, authorities, permits: Semaphore::new(AT_ONCE) }
+    pub fn new(config: ControllerConfig, client: Client, authorities: Authorities, events: Events) -> Self {
+        IdentityService { config, client, authorities, events, permits: Semaphore::new(AT_ONCE) }
     }
 
     async fn sign(&self, request: &CertifyRequest) -> Result<Issued, Fault> {
@@ -37,6 +46,7 @@ impl IdentityService {
             .map_err(|e| malformed("identity", &e.to_string()).about(&request.identity))?;
         let token = std::str::from_utf8(&request.token)
             .ok()
+            .map(str::trim)
             .filter(|t| !t.is_empty() && t.len() <= TOKEN_LIMIT)
             .ok_or_else(|| malformed("token", "missing, too long or not text").about(&wanted))?;
         if request.certificate_signing_request.is_empty() {
@@ -56,8 +66,10 @@ impl IdentityService {
         // 3. A certificate for that and nothing else.
         let csr = SigningRequest::parse(&request.certificate_signing_request, &wanted)?;
         let now = SystemTime::now();
-        let issued = authority.ca.sign(&csr, self.config.identity.issuance_lifetime, now)?;
+        let IdentityConfig { issuance_lifetime, clock_skew, .. } = self.config.identity;
+        let issued = authority.ca.sign(&csr, Validity::with_skew(issuance_lifetime, clock_skew), now)?;
         tracing::info!(identity = %wanted, issuer = authority.ca.facts().sha256, "certificate issued");
+        self.events.tell(account.issued(&wanted, &issued));
         Ok(issued)
     }
 
@@ -79,6 +91,7 @@ impl IdentityService {
         #[serde(default)]
         struct User {
             username: String,
+            uid: String,
         }
         let audience = &self.config.identity.audience;
         let question = json!({
@@ -99,6 +112,7 @@ impl IdentityService {
             return Err(rejected("the token is for another audience"));
         }
         ServiceAccount::parse(&status.user.username)
+            .map(|account| ServiceAccount { uid: status.user.uid, ..account })
             .ok_or_else(|| rejected(&format!("{:?} is no ServiceAccount", status.user.username)))
     }
 }
@@ -106,6 +120,7 @@ impl IdentityService {
 struct ServiceAccount {
     namespace: String,
     name: String,
+    uid: String,
 }
 
 impl ServiceAccount {
@@ -113,12 +128,27 @@ impl ServiceAccount {
         let (namespace, name) = username.strip_prefix("system:serviceaccount:")?.split_once(':')?;
         // A dot would move labels of the identity about: `a.b` in `c` reads like `a` in `b.c`.
         let label = |text: &str| !text.is_empty() && !text.contains(['.', ':']);
-        (label(namespace) && label(name))
-            .then(|| ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
+        (label(namespace) && label(name)).then(|| ServiceAccount {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+        })
     }
 
     fn identity(&self, config: &ControllerConfig) -> Option<Name> {
         config.identities().service_account(&self.namespace, &self.name)
+    }
+
+    fn issued(&self, identity: &Name, issued: &Issued) -> Event {
+        Event {
+            about: json!({"apiVersion": "v1", "kind": "ServiceAccount", "namespace": self.namespace,
+                "name": self.name, "uid": self.uid}),
+            warning: false,
+            reason: "IssuedLeafCertificate".to_owned(),
+            message: format!("issued certificate for {identity}"),
+            detail: format!(" until {}: {}", when(issued.not_after), sha256_hex(&issued.leaf)),
+            component: COMPONENT,
+        }
     }
 
     fn text(&self) -> String {
@@ -139,6 +169,13 @@ fn refused(wanted: &Name, proved: &str) -> Fault {
         .about(wanted)
         .fact("token-is-of", proved)
         .fact("asked-for", wanted)
+        .fact(
+            "why",
+            match wanted.as_str().starts_with("spiffe://") {
+                true => "a token proves a ServiceAccount; a SPIFFE ID is proved by a SPIRE agent",
+                false => "a token proves its own ServiceAccount only",
+            },
+        )
 }
 
 fn status(fault: &Fault) -> Status {

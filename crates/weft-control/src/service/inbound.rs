@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 use weft_model::inbound::ServerPolicy;
 use weft_wire::inbound as wire;
 
-/// A proxy may ask before its pod was heard of: it started a moment ago.
-const POD_PATIENCE: Duration = Duration::from_secs(2);
+/// A proxy may ask before its workload was heard of: it started a moment ago.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct InboundService {
@@ -26,20 +26,20 @@ impl InboundService {
     }
 
     async fn subscribe(&self, spec: &PortSpec) -> Result<watch::Receiver<Option<Arc<ServerPolicy>>>, Status> {
-        let pod = workload(&spec.workload)?;
+        let workload = workload(&spec.workload)?;
         let port = u16::try_from(spec.port)
             .ok()
             .filter(|port| *port != 0)
             .ok_or_else(|| Status::invalid_argument(format!("{} is not a port", spec.port)))?;
-        let mut view = self.store.subscribe(InboundOf { pod, port });
+        let mut view = self.store.subscribe(InboundOf { workload, port });
         // Whether it came or not is seen in the view itself.
-        let _ = timeout(POD_PATIENCE, view.wait_for(Option::is_some)).await;
+        let _ = timeout(PATIENCE, view.wait_for(Option::is_some)).await;
         Ok(view)
     }
 }
 
 fn message(view: &Option<Arc<ServerPolicy>>) -> Result<Server, Status> {
-    view.as_deref().map(wire::to_api).ok_or_else(|| Status::not_found("no such pod"))
+    view.as_deref().map(wire::to_api).ok_or_else(|| Status::not_found("no such workload"))
 }
 
 #[tonic::async_trait]

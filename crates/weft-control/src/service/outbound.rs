@@ -1,7 +1,7 @@
 //! `io.linkerd.proxy.outbound.OutboundPolicies`.
 
 use super::{
-    client::{Target, source_namespace, target},
+    client::{Target, target, workload},
     stream::{Messages, of_view},
 };
 use crate::{
@@ -31,7 +31,7 @@ impl OutboundService {
         &self,
         spec: TrafficSpec,
     ) -> Result<watch::Receiver<Option<Arc<OutboundPolicy>>>, Status> {
-        let client_namespace = source_namespace(&spec.source_workload)?;
+        let client_namespace = workload(&spec.source_workload)?.object().namespace.clone();
         let target = match spec.target {
             None => return Err(Status::invalid_argument("no target")),
             Some(traffic_spec::Target::Addr(addr)) => OutboundTarget::Addr(

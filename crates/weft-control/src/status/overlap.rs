@@ -1,10 +1,10 @@
 //! Objects of one kind that claim the same thing. One of them wins; people are told which.
 
 use super::condition::Condition;
-use crate::index::reader::Reader;
+use crate::{index::reader::Reader, view::beside::Workload};
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use weft_kube::{
-    core::{pod::Pod, service::IntOrString},
+    core::service::IntOrString,
     policy::{authorization::NetworkMatch, egress_network::EgressNetwork, server::Server},
 };
 
@@ -14,7 +14,7 @@ const SHOWN: usize = 3;
 /// Where a Server meets others.
 #[derive(Debug, Default)]
 pub(super) struct ServerOverlap {
-    /// `pod:port` that it selects and an older one has.
+    /// `workload:port` that it selects and an older one has.
     lost: BTreeSet<String>,
     /// That it selects and nobody older does.
     kept: usize,
@@ -31,11 +31,13 @@ pub(super) fn of_server(reader: &Reader<'_>, server: &Server) -> ServerOverlap {
     if others.is_empty() {
         return found;
     }
-    let pods = reader.index().pods.in_namespace(namespace);
-    for pod in pods.filter(|p| !p.is_finished() && server.selects_pod(&p.metadata.labels)) {
-        let Some(port) = port_of(server, pod) else { continue };
+    let index = reader.index();
+    let pods = index.pods.in_namespace(namespace).filter(|p| !p.is_finished()).map(|p| Workload::Pod(p));
+    let externals = index.externals.in_namespace(namespace).map(|e| Workload::External(e));
+    for workload in pods.chain(externals).filter(|w| w.is_selected_by(server)) {
+        let Some(port) = port_of(server, workload) else { continue };
         let rivals =
-            others.iter().filter(|s| s.selects_pod(&pod.metadata.labels) && port_of(s, pod) == Some(port));
+            others.iter().filter(|s| workload.is_selected_by(s) && port_of(s, workload) == Some(port));
         let mut lost = false;
         for rival in rivals {
             found.others.insert(rival.metadata.name.clone());
@@ -44,7 +46,7 @@ pub(super) fn of_server(reader: &Reader<'_>, server: &Server) -> ServerOverlap {
             found.wins |= !older;
         }
         if lost {
-            found.lost.insert(format!("{}:{port}", pod.metadata.name));
+            found.lost.insert(format!("{}:{port}", workload.meta().name));
         } else {
             found.kept += 1;
         }
@@ -52,11 +54,11 @@ pub(super) fn of_server(reader: &Reader<'_>, server: &Server) -> ServerOverlap {
     found
 }
 
-/// The port of this pod that the Server is about.
-fn port_of(server: &Server, pod: &Pod) -> Option<u16> {
+/// The port of this workload that the Server is about.
+fn port_of(server: &Server, workload: Workload<'_>) -> Option<u16> {
     match &server.spec.port {
         IntOrString::Int(number) => Some(*number),
-        IntOrString::String(name) => name.parse().ok().or_else(|| pod.named_port(name)),
+        IntOrString::String(name) => name.parse().ok().or_else(|| workload.named_port(name)),
     }
 }
 

@@ -9,8 +9,8 @@ use crate::{
     index::reader::{Reader, RouteKind, RouteRef, Rules},
     view::{
         backend::resolve,
-        outbound::declared,
         routes::{Declared, Outlet, ParentKind, flaw, of_server, unfit},
+        service_port::ServicePort,
         workload::is_meshed,
     },
 };
@@ -179,15 +179,15 @@ impl<'i> Cluster<'_, 'i> {
         if service.is_external_name() {
             return Err(format!("Service {name} is an ExternalName: it has no traffic of its own"));
         }
-        if let Some(port) = port
-            && service.port(port).is_none()
-            && !service.is_headless()
-        {
-            return Err(format!("Service {name} does not define port {port}"));
-        }
         let all = service.spec.ports.iter().filter(|p| p.is_tcp()).map(|p| p.port);
         let ports: Vec<u16> = port.map_or_else(|| all.collect(), |port| vec![port]);
-        Ok(ports.into_iter().map(|p| (Some(p), declared(self.reader, self.config, service, p))).collect())
+        let declared = |port: u16| {
+            // As every client sees it that has no ServiceProfile of its own.
+            let said = ServicePort::find(self.reader, self.config, service, port, &name.namespace);
+            let said = said.ok_or_else(|| format!("Service {name} does not define port {port}"))?;
+            Ok((Some(port), said.declared))
+        };
+        ports.into_iter().map(declared).collect()
     }
 
     /// Some filters only weft's proxies know; the others fail the requests instead of doing half of what the route says.

@@ -10,6 +10,7 @@ use weft_kube::{
     policy::{
         authorization::{AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication},
         egress_network::EgressNetwork,
+        external_workload::ExternalWorkload,
         grpc_route::GrpcRoute,
         http_route::PolicyHttpRoute,
         rate_limit::HttpLocalRateLimitPolicy,
@@ -260,6 +261,31 @@ fn routes_of_servers() {
 }
 
 // --- everything else
+
+/// As for pods, Servers of ExternalWorkloads that claim one port are told; those of pods are no rivals.
+#[test]
+fn overlapping_servers_of_machines_are_told() {
+    let of_machines = |name: &str, port: Value| {
+        named(name, json!({"externalWorkloadSelector": {"matchLabels": {"app": "store"}}, "port": port}))
+    };
+    let mut world = World::default();
+    world
+        .put::<Pod>(pod("vm", "10.77.0.2", true))
+        .put::<Server>(at(server("of-pods", json!({})), 2023))
+        .put::<ExternalWorkload>(json!({
+            "metadata": {"name": "vm", "namespace": "shop", "labels": {"app": "store"}},
+            "spec": {"meshTLS": {"identity": "spiffe://x/vm", "serverName": "vm.example"},
+                "ports": [{"name": "http", "port": 8080}], "workloadIPs": [{"ip": "192.0.2.7"}]}}))
+        .put::<Server>(at(of_machines("old", json!("http")), 2024));
+    assert_eq!(world.said("Server", "old").0, [ACCEPTED]);
+    assert_eq!(world.said("Server", "of-pods").0, [ACCEPTED]);
+    world.put::<Server>(at(of_machines("new", json!(8080)), 2025));
+    let (short, message) = world.said("Server", "new");
+    assert_eq!(short, ["Accepted=False ServerOverlap", "Conflicted=True ServerOverlap"]);
+    assert!(message.contains("Server old selects vm:8080"), "{message}");
+    world.gone::<ExternalWorkload>("vm");
+    assert_eq!(world.said("Server", "new").0, [ACCEPTED]);
+}
 
 /// Of two Servers for one port, people are told which decides.
 #[test]

@@ -1,7 +1,7 @@
 //! What the policies decide about one caller, with everything that an explanation needs. Made by the functions that
 //! proxies decide with.
 
-use super::inbound::InboundOf;
+use super::{beside::WorkloadName, inbound::InboundOf};
 use crate::{
     config::ControllerConfig,
     index::{reader::Reader, registry::Subject},
@@ -23,7 +23,7 @@ use weft_wire::record::{Accepts, Decision};
 /// A connection or request that somebody asks about.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    pub pod: ObjectName,
+    pub workload: WorkloadName,
     pub port: u16,
     pub client_ip: IpAddr,
     pub client_id: Option<Identity>,
@@ -38,9 +38,9 @@ pub struct AttemptedRequest {
     pub host: String,
 }
 
-/// `None` for a pod that is not there.
+/// `None` for a workload that is not there.
 pub fn decide(reader: &Reader<'_>, config: &ControllerConfig, attempt: &Attempt) -> Option<Decision> {
-    let subject = InboundOf { pod: attempt.pod.clone(), port: attempt.port };
+    let subject = InboundOf { workload: attempt.workload.clone(), port: attempt.port };
     let policy = subject.compute(reader, config)?;
     let tls = match &attempt.client_id {
         Some(id) => ClientTls::Terminated(Some(id.clone())),
@@ -65,7 +65,7 @@ pub fn decide(reader: &Reader<'_>, config: &ControllerConfig, attempt: &Attempt)
         }
         None => authorize_tcp(&any_request(&policy), &caller),
     };
-    Some(decision(&attempt.pod, &policy, outcome))
+    Some(decision(attempt.workload.object(), &policy, outcome))
 }
 
 /// The port as if it were one route that everybody may take who may take any: whoever is refused by it gets nowhere.
@@ -77,7 +77,7 @@ fn any_request(policy: &ServerPolicy) -> ServerPolicy {
     }
 }
 
-fn decision(pod: &ObjectName, policy: &ServerPolicy, outcome: Result<Permit, Denied>) -> Decision {
+fn decision(workload: &ObjectName, policy: &ServerPolicy, outcome: Result<Permit, Denied>) -> Decision {
     let (permit, denied) = match outcome {
         Ok(permit) => (Some(permit), None),
         Err(denied) => (None, Some(denied)),
@@ -85,7 +85,7 @@ fn decision(pod: &ObjectName, policy: &ServerPolicy, outcome: Result<Permit, Den
     let route =
         permit.as_ref().and_then(|p| p.route().cloned()).or(denied.as_ref().and_then(|d| d.route.clone()));
     Decision {
-        pod: pod.to_string(),
+        pod: workload.to_string(),
         allowed: permit.is_some(),
         audited: permit.as_ref().is_some_and(Permit::audited),
         server: policy.meta.to_string(),

@@ -3,6 +3,7 @@
 use super::{
     address::{Holder, holder},
     profile::contested_endpoint,
+    requirement,
     workload::{external_endpoint, pod_endpoint, served_family, zone_of},
 };
 use crate::{
@@ -69,9 +70,11 @@ impl Subject for EndpointsOf {
         let candidates = one_family(self.candidates(reader, config, &port));
         let chosen = self.near_client(reader, service, candidates);
         let zone = zone_of(reader, self.client_node.as_deref());
+        let requirement = requirement::of_service(reader, service);
         let mut by_addr = BTreeMap::new();
         for candidate in chosen {
-            if let Some(mut endpoint) = self.endpoint(&candidate, reader, config, service, zone) {
+            if let Some(endpoint) = self.endpoint(&candidate, reader, config, service, zone) {
+                let mut endpoint = requirement::held_to(requirement.as_ref(), endpoint);
                 self.label(&mut endpoint, service);
                 by_addr.insert(endpoint.addr, Arc::new(endpoint));
             }

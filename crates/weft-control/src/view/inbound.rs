@@ -1,9 +1,9 @@
-//! `InboundServerPolicies`: what one port of a pod accepts, and from whom.
+//! `InboundServerPolicies`: what one port of a workload accepts, and from whom.
 
 use super::{
     authorization::{by_server_authorizations, networks, of_access, targeting},
+    beside::{Workload, WorkloadName},
     routes::of_server,
-    workload::annotated_opaque,
 };
 use crate::{
     config::ControllerConfig,
@@ -16,7 +16,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use weft_kube::{
     core::{pod::Pod, service::IntOrString},
     kind::Kind,
-    meta::ObjectName,
     policy::{
         access::Access,
         rate_limit::HttpLocalRateLimitPolicy,
@@ -32,53 +31,40 @@ use weft_model::{
     meta::{Meta, Resource},
 };
 
-pub const DEFAULT_POLICY: &str = "config.linkerd.io/default-inbound-policy";
 /// How long a proxy waits for enough bytes to tell a protocol.
 const DETECT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundOf {
-    pub pod: ObjectName,
+    pub workload: WorkloadName,
     pub port: u16,
 }
 
 impl Subject for InboundOf {
-    /// `None` for a pod that is not there.
+    /// `None` for a workload that is not there.
     type View = Option<Arc<ServerPolicy>>;
 
     fn compute(&self, reader: &Reader<'_>, config: &ControllerConfig) -> Self::View {
-        let pod = reader.pod(&self.pod)?;
-        let policy = match server_of(reader, pod, self.port) {
-            Some(server) => by_server(reader, config, pod, self.port, server),
-            None => by_default(config, pod, self.port),
+        let workload = Workload::find(reader, &self.workload)?;
+        let policy = match workload.server(reader, self.port) {
+            Some(server) => by_server(reader, config, workload, self.port, server),
+            None => by_default(reader, config, workload, self.port),
         };
         Some(Arc::new(policy))
     }
 }
 
-/// The Server that speaks for a port: of several, the oldest.
-pub fn server_of<'i>(reader: &Reader<'i>, pod: &Pod, port: u16) -> Option<&'i Server> {
-    reader
-        .servers(&pod.metadata.namespace)
-        .filter(|s| s.selects_pod(&pod.metadata.labels) && s.is_port(port, |name| pod.named_port(name)))
-        .min_by_key(|s| s.metadata.seniority())
-        .map(|s| &**s)
-}
-
-/// The policy of ports without a Server: the pod's annotation, else the cluster's. One that cannot be read denies.
-pub fn default_access(config: &ControllerConfig, pod: &Pod) -> Access {
-    match pod.metadata.annotation(DEFAULT_POLICY) {
-        Some(text) => Access::parse(text).unwrap_or(Access::Deny),
-        None => config.default_policy,
-    }
-}
-
-fn by_default(config: &ControllerConfig, pod: &Pod, port: u16) -> ServerPolicy {
-    let access = default_access(config, pod);
-    let protocol = if annotated_opaque(config, pod, port) {
+fn by_default(
+    reader: &Reader<'_>,
+    config: &ControllerConfig,
+    workload: Workload<'_>,
+    port: u16,
+) -> ServerPolicy {
+    let access = workload.default_access(reader, config, port);
+    let protocol = if workload.is_annotated_opaque(reader, config, port) {
         Protocol::Opaque
     } else {
-        let routes = with_probes(config, pod, port, Vec::new());
+        let routes = with_probes(config, workload, port, Vec::new());
         Protocol::Detect { timeout: DETECT, http: HttpPolicy { routes, rate_limit: None } }
     };
     ServerPolicy {
@@ -92,13 +78,13 @@ fn by_default(config: &ControllerConfig, pod: &Pod, port: u16) -> ServerPolicy {
 fn by_server(
     reader: &Reader<'_>,
     config: &ControllerConfig,
-    pod: &Pod,
+    workload: Workload<'_>,
     port: u16,
     server: &Server,
 ) -> ServerPolicy {
     let (namespace, name) = (&server.metadata.namespace, &server.metadata.name);
     let http = || HttpPolicy {
-        routes: with_probes(config, pod, port, attached(reader, config, server)),
+        routes: with_probes(config, workload, port, attached(reader, config, server)),
         rate_limit: limited(reader, server).ok().flatten().map(|limit| limit.limit(config.identities())),
     };
     let access = server.access();
@@ -178,10 +164,19 @@ pub(super) fn route_meta(route: &RouteRef<'_>) -> Meta {
     })
 }
 
-/// Adds the routes by which probes of the pod pass, whatever policies say. They come first, since of equal matches the
+/// Adds the routes by which probes of a pod pass, whatever policies say. They come first, since of equal matches the
 /// first wins, and they carry what the attached route for the same path allows: a probe route takes nothing away.
-fn with_probes(config: &ControllerConfig, pod: &Pod, port: u16, routes: Vec<Route>) -> Vec<Route> {
-    let paths = probe_paths(pod, port);
+fn with_probes(
+    config: &ControllerConfig,
+    workload: Workload<'_>,
+    port: u16,
+    routes: Vec<Route>,
+) -> Vec<Route> {
+    let paths = match workload {
+        Workload::Pod(pod) => probe_paths(pod, port),
+        // Nobody in the cluster probes it by an object that says how.
+        Workload::External(_) => BTreeSet::new(),
+    };
     if paths.is_empty() {
         return routes;
     }

@@ -7,8 +7,8 @@ use self::parent::{Otherwise, Parent, balanced};
 use super::{
     address::{Holder, holder},
     profile::service_meta,
-    routes::{Declared, Outlet, ParentKind},
-    workload::is_opaque_service,
+    routes::{Outlet, ParentKind},
+    service_port::ServicePort,
 };
 use crate::{
     config::ControllerConfig,
@@ -75,9 +75,7 @@ impl OutboundOf {
         service: &Service,
         port: u16,
     ) -> Option<OutboundPolicy> {
-        if service.port(port).is_none() && !service.is_headless() {
-            return None;
-        }
+        let said = ServicePort::find(reader, config, service, port, &self.client_namespace)?;
         let name = service.metadata.key();
         let parent = Parent {
             reader,
@@ -86,7 +84,7 @@ impl OutboundOf {
                 kind: ParentKind::Service,
                 name: &name,
                 port: Some(port),
-                declared: declared(reader, config, service, port),
+                declared: said.declared,
             },
             annotations: &service.metadata.annotations,
             backend: balanced(config, service, port, &service.metadata.annotations),
@@ -94,18 +92,6 @@ impl OutboundOf {
             client_namespace: &self.client_namespace,
         };
         Some(OutboundPolicy { meta: Arc::new(service_meta(service, port)), protocol: parent.protocol() })
-    }
-}
-
-/// What a Service says that its port is: by name of the protocol, else by the lists of opaque ports.
-pub fn declared(reader: &Reader<'_>, config: &ControllerConfig, service: &Service, port: u16) -> Declared {
-    match service.port(port).and_then(|p| p.app_protocol.as_deref()) {
-        Some("http") => Declared::Http1,
-        Some("kubernetes.io/h2c") => Declared::Http2,
-        // Any other name is a protocol that is not looked into.
-        Some(_) => Declared::Opaque,
-        None if is_opaque_service(reader, config, service, port) => Declared::Opaque,
-        None => Declared::Nothing,
     }
 }
 

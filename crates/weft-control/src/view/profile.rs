@@ -2,13 +2,15 @@
 
 use super::{
     address::{Holder, holder},
+    beside::Workload,
     endpoints::{EndpointsOf, EndpointsView},
-    workload::{external_endpoint, is_opaque, is_opaque_external, is_opaque_service, pod_endpoint, zone_of},
+    requirement,
+    service_port::ServicePort,
+    workload::{external_endpoint, pod_endpoint, zone_of},
 };
 use crate::{
     config::ControllerConfig,
     index::{reader::Reader, registry::Subject},
-    ports::PortSet,
 };
 use std::{net::SocketAddr, sync::Arc};
 use weft_kube::{core::service::Service, meta::ObjectName, policy::service_profile::ServiceProfile};
@@ -86,11 +88,15 @@ impl ProfileOf {
         let zone = zone_of(reader, self.client_node.as_deref());
         match holder(reader, config, addr.ip(), Some(addr.port())) {
             Holder::Service(service) => self.of_service(reader, config, service, addr.port()),
-            Holder::Pod(pod) => Profile {
-                opaque: is_opaque(reader, config, pod, addr.port()),
-                endpoint: Some(Arc::new(pod_endpoint(reader, config, pod, addr, zone))),
-                ..Profile::default()
-            },
+            Holder::Pod(pod) => {
+                let requirement = requirement::of_namespace(reader, &pod.metadata.namespace);
+                let endpoint = pod_endpoint(reader, config, pod, addr, zone);
+                Profile {
+                    opaque: Workload::Pod(pod).is_opaque(reader, config, addr.port()),
+                    endpoint: Some(Arc::new(requirement::held_to(requirement.as_ref(), endpoint))),
+                    ..Profile::default()
+                }
+            }
             Holder::HostPort(pod, port) => {
                 // The machine forwards to the container's port, where the pod's proxy takes it; the proxy's own port is
                 // not published.
@@ -101,7 +107,7 @@ impl ProfileOf {
                     ..pod_endpoint(reader, config, pod, inside, zone)
                 };
                 Profile {
-                    opaque: is_opaque(reader, config, pod, port),
+                    opaque: Workload::Pod(pod).is_opaque(reader, config, port),
                     endpoint: Some(Arc::new(endpoint)),
                     ..Profile::default()
                 }
@@ -110,7 +116,7 @@ impl ProfileOf {
                 Profile { endpoint: Some(Arc::new(contested_endpoint(addr))), ..Profile::default() }
             }
             Holder::External(external) => Profile {
-                opaque: is_opaque_external(reader, config, external, addr.port()),
+                opaque: Workload::External(external).is_opaque(reader, config, addr.port()),
                 endpoint: Some(Arc::new(external_endpoint(reader, config, external, addr))),
                 ..Profile::default()
             },
@@ -130,40 +136,22 @@ impl ProfileOf {
         port: u16,
     ) -> Profile {
         // The outbound policy answers for a port that the Service does not define.
-        if service.port(port).is_none() && !service.is_headless() {
+        let Some(said) = ServicePort::find(reader, config, service, port, &self.client_namespace) else {
             return Profile::default();
-        }
+        };
         let meta = &service.metadata;
-        let name = config.service_name(&meta.namespace, &meta.name);
-        let object = service_profile(reader, &name, &self.client_namespace, &meta.namespace);
-        let opaque =
-            |p: &ServiceProfile| PortSet::parse(&p.spec.opaque_ports.join(",")).contains_number(port);
         Profile {
-            opaque: is_opaque_service(reader, config, service, port) || object.is_some_and(opaque),
+            opaque: said.is_opaque(),
             endpoint: None,
             parent: Some(Arc::new(service_meta(service, port))),
-            service: object.map(|p| routes(config, p, port)).unwrap_or_default(),
-            fully_qualified_name: Some(name),
+            service: said.profile.map(|p| routes(config, p, port)).unwrap_or_default(),
+            fully_qualified_name: Some(config.service_name(&meta.namespace, &meta.name)),
         }
     }
 }
 
-/// The ServiceProfile of a service: the client's own, else the service's. One that cannot be read is as good as absent.
-fn service_profile<'i>(
-    reader: &Reader<'i>,
-    name: &str,
-    client_namespace: &str,
-    service_namespace: &str,
-) -> Option<&'i ServiceProfile> {
-    [client_namespace, service_namespace]
-        .into_iter()
-        .filter_map(|namespace| reader.profile(&ObjectName::new(namespace, name)))
-        .find(|profile| profile.read().is_ok())
-        .map(|profile| &**profile)
-}
-
 fn routes(config: &ControllerConfig, profile: &ServiceProfile, port: u16) -> model::ServiceProfile {
-    // `service_profile` has read it before.
+    // It was read before, to be chosen.
     let Ok(read) = profile.read() else { return model::ServiceProfile::default() };
     let share = |(authority, weight): (String, u32)| {
         let authority = match authority.rsplit_once(':') {

@@ -1,5 +1,6 @@
 //! Timeouts, retries and failure accrual, as annotations of Services and routes set them.
 
+use super::requirement::REQUIRE;
 use std::{collections::BTreeMap, time::Duration};
 use weft_model::{
     outbound::{Backoff, FailureAccrual, Penalty, RetryPolicy, SuccessRate, Timeouts},
@@ -92,7 +93,7 @@ pub fn penalty(annotations: &Annotations) -> Option<Penalty> {
     Some(Penalty { latency: span(PENALTY, 5), max_retry_after: span(MAX_RETRY_AFTER, 300) })
 }
 
-fn boolean(text: &str) -> Option<bool> {
+pub(super) fn boolean(text: &str) -> Option<bool> {
     match text.trim() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -127,7 +128,7 @@ pub fn problems(annotations: &Annotations) -> Vec<String> {
             "balancer.linkerd.io/",
             "balancer.alpha.linkerd.io/",
         ];
-        groups.iter().any(|group| name.starts_with(group))
+        name == REQUIRE || groups.iter().any(|group| name.starts_with(group))
     };
     let mut found = Vec::new();
     for (name, value) in annotations.iter().filter(|(name, _)| ours(name)) {
@@ -146,7 +147,7 @@ pub fn problems(annotations: &Annotations) -> Vec<String> {
             ),
             (RETRY_LIMIT, ..) => (value.trim().parse::<u16>().is_ok(), "a number up to 65535"),
             (ACCRUAL, ..) => (matches!(value.as_str(), "consecutive" | "unified"), "consecutive or unified"),
-            (HONOR_RETRY_AFTER | PENALIZE, ..) => (boolean(value).is_some(), "true or false"),
+            (HONOR_RETRY_AFTER | PENALIZE | REQUIRE, ..) => (boolean(value).is_some(), "true or false"),
             (_, Some("max-failures"), _) => (value.trim().parse::<u32>().is_ok(), "a number"),
             (_, Some("min-penalty"), _) => (duration(value).is_some(), DURATION),
             (_, Some("max-penalty"), _) => {
@@ -250,6 +251,7 @@ mod tests {
             (RETRY_HTTP, "600", "5xx"),
             (RETRY_GRPC, "ok", "unavailable"),
             (RETRY_LIMIT, "-1", "number"),
+            (REQUIRE, "yes", "true or false"),
             (ACCRUAL, "on", "unified"),
             (&format!("{SUCCESS_RATE}-window"), "1ms", "10ms"),
             (&format!("{ACCRUAL}-consecutive-max-penalty"), "0", "above zero"),

@@ -3,10 +3,12 @@
 mod authorizations;
 mod destination;
 mod egress;
+mod external;
 mod profiles;
 mod routes;
 
 use super::{
+    beside::WorkloadName,
     confirm::{State, confirm},
     decision::{Attempt, AttemptedRequest, decide},
     endpoints::{EndpointsOf, EndpointsView},
@@ -95,7 +97,8 @@ impl World {
         profile.endpoint.as_ref().and_then(|e| e.identity.id().map(ToString::to_string))
     }
     fn inbound(&self, pod: &str, port: u16) -> Arc<ServerPolicy> {
-        self.view(&InboundOf { pod: ObjectName::new("shop", pod), port }).expect("a policy")
+        self.view(&InboundOf { workload: WorkloadName::Pod(ObjectName::new("shop", pod)), port })
+            .expect("a policy")
     }
     fn outbound(&self, addr: &str, client_namespace: &str) -> Option<Arc<OutboundPolicy>> {
         self.view(&OutboundOf {
@@ -106,7 +109,7 @@ impl World {
     /// Whether a GET passes; the code if not.
     fn get(&self, pod: &str, from: &str, id: Option<&str>, path: &str) -> Result<(), String> {
         let attempt = Attempt {
-            pod: ObjectName::new("shop", pod),
+            workload: WorkloadName::Pod(ObjectName::new("shop", pod)),
             port: 8080,
             client_ip: from.parse().unwrap(),
             client_id: id.map(|id| Identity::parse(id).unwrap()),

@@ -1,5 +1,6 @@
 //! What is known about a port of a pod: its identity, its protocol, its labels.
 
+use super::beside::Workload;
 use crate::{
     config::{ADMIN_PORT, CONTROL_PORT, ControllerConfig},
     index::reader::Reader,
@@ -11,12 +12,9 @@ use std::{
     sync::Arc,
 };
 use weft_kube::{
-    core::{
-        pod::{INBOUND_ADDR, Pod},
-        service::Service,
-    },
+    core::pod::{INBOUND_ADDR, Pod},
     meta::{Meta, ObjectName},
-    policy::{external_workload::ExternalWorkload, server::ProxyProtocol},
+    policy::external_workload::ExternalWorkload,
 };
 use weft_model::{
     identity::{Identity, PeerIdentity},
@@ -25,7 +23,6 @@ use weft_model::{
 };
 
 pub const CONTROL_NS_LABEL: &str = "linkerd.io/control-plane-ns";
-pub const OPAQUE_PORTS: &str = "config.linkerd.io/opaque-ports";
 const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
 const PROXY_CONTAINER: &str = "linkerd-proxy";
 
@@ -59,10 +56,11 @@ pub fn pod_endpoint(
     let skipped = pod
         .metadata
         .annotation(SKIP_INBOUND_PORTS)
-        .is_some_and(|text| PortSet::parse(text).contains(port, |name| pod.named_port(name)));
+        // As the redirect was set up: not at all by a list that it could not read.
+        .is_some_and(|text| PortSet::numbers(text).is_ok_and(|skipped| skipped.contains_number(port)));
     let identity = if skipped { PeerIdentity::Unmeshed } else { pod_identity(pod, config) };
     let meshed = matches!(identity, PeerIdentity::Meshed { .. });
-    let opaque = is_opaque(reader, config, pod, port);
+    let opaque = Workload::Pod(pod).is_opaque(reader, config, port);
     let here = zone_of(reader, Some(&pod.spec.node_name));
     let own_port = matches!(port, CONTROL_PORT | ADMIN_PORT);
     Endpoint {
@@ -88,43 +86,6 @@ pub fn pod_endpoint(
             port,
         }))),
         http2: if meshed { config.http2 } else { Http2Client::default() },
-    }
-}
-
-/// Whether the pod treats this port's bytes as opaque: its annotation (else the default list), or a Server that
-/// selects it.
-pub fn is_opaque(reader: &Reader<'_>, config: &ControllerConfig, pod: &Pod, port: u16) -> bool {
-    annotated_opaque(config, pod, port)
-        || reader.servers(&pod.metadata.namespace).any(|server| {
-            server.protocol() == Some(ProxyProtocol::Opaque)
-                && server.selects_pod(&pod.metadata.labels)
-                && server.is_port(port, |name| pod.named_port(name))
-        })
-}
-
-/// The pod's own annotation, else the default list.
-pub fn annotated_opaque(config: &ControllerConfig, pod: &Pod, port: u16) -> bool {
-    match pod.metadata.annotation(OPAQUE_PORTS) {
-        Some(text) => PortSet::parse(text).contains(port, |name| pod.named_port(name)),
-        None => config.default_opaque_ports.contains_number(port),
-    }
-}
-
-/// Whether clients treat a Service's port as opaque: its annotation, else its namespace's, else the default list.
-pub fn is_opaque_service(
-    reader: &Reader<'_>,
-    config: &ControllerConfig,
-    service: &Service,
-    port: u16,
-) -> bool {
-    let named = |name: &str| service.spec.ports.iter().find(|p| p.name == name).map(|p| p.port);
-    let own = service.metadata.annotation(OPAQUE_PORTS);
-    let text = own.or_else(|| {
-        reader.namespace(&service.metadata.namespace).and_then(|ns| ns.metadata.annotation(OPAQUE_PORTS))
-    });
-    match text {
-        Some(text) => PortSet::parse(text).contains(port, named),
-        None => config.default_opaque_ports.contains_number(port),
     }
 }
 
@@ -195,7 +156,7 @@ pub fn external_endpoint(
         _ => PeerIdentity::Unknown(weft_model::identity::Unknown::Malformed),
     };
     let meshed = matches!(identity, PeerIdentity::Meshed { .. });
-    let opaque = is_opaque_external(reader, config, external, addr.port());
+    let opaque = Workload::External(external).is_opaque(reader, config, addr.port());
     let ObjectName { namespace, name } = external.metadata.key();
     Endpoint {
         identity,
@@ -220,27 +181,6 @@ pub fn external_endpoint(
         http2: if meshed { config.http2 } else { Http2Client::default() },
         ..Endpoint::bare(addr, PeerIdentity::Unmeshed)
     }
-}
-
-/// As [`is_opaque`], for a process outside the cluster.
-pub fn is_opaque_external(
-    reader: &Reader<'_>,
-    config: &ControllerConfig,
-    external: &ExternalWorkload,
-    port: u16,
-) -> bool {
-    let meta = &external.metadata;
-    let named = |name: &str| external.named_port(name);
-    let annotated = match meta.annotation(OPAQUE_PORTS) {
-        Some(text) => PortSet::parse(text).contains(port, named),
-        None => config.default_opaque_ports.contains_number(port),
-    };
-    annotated
-        || reader.servers(&meta.namespace).any(|server| {
-            server.protocol() == Some(ProxyProtocol::Opaque)
-                && server.selects_external(&meta.labels)
-                && server.is_port(port, named)
-        })
 }
 
 /// The zone of the node that a client runs on.

@@ -40,8 +40,63 @@ async fn external_workloads_get_slices() {
             break;
         }
     }
+
+    // Its own proxy gets policies by its name, as a pod's does.
+    let mut policies = InboundServerPoliciesClient::new(mesh.channel(mesh.controller.addresses.policy).await);
+    let workload = r#"{"ns":"shop","external_workload":"vm-1"}"#.to_owned();
+    let mut policy = policies.watch_port(PortSpec { workload, port: 8080 }).await.unwrap().into_inner();
+    assert_eq!(next(&mut policy).await.labels["name"], "all-unauthenticated");
+    mesh.create(json!({"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
+        "metadata": {"name": "vm-http", "namespace": "shop"},
+        "spec": {"externalWorkloadSelector": {"matchLabels": {"app": "vm"}}, "port": "http"}}))
+        .await;
+    assert_eq!(next(&mut policy).await.labels["name"], "vm-http");
+    let refused = mesh
+        .refused(json!({"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
+            "metadata": {"name": "both", "namespace": "shop"},
+            "spec": {"podSelector": {}, "externalWorkloadSelector": {}, "port": 80}}))
+        .await;
+    assert!(refused.contains("oneOf"), "{refused}");
+    let (status, said) = mesh.admin("/weft/policy?external=shop/vm-1&port=8080").await;
+    assert!(status == 200 && said.contains("vm-http"), "{status} {said}");
     let lease = "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/linkerd-destination-endpoint-write";
     mesh.until(lease, |lease| lease["spec"]["holderIdentity"] != "").await;
+    mesh.controller.stop().await;
+}
+
+/// A machine's token proves its ServiceAccount and nothing else, for as long as the Secret is there that it is bound to.
+#[tokio::test]
+async fn a_machines_token_is_for_its_own_account_and_can_be_revoked() {
+    let mesh = Mesh::start().await;
+    mesh.shop().await;
+    let roots = mesh.identity.trust_roots.clone();
+    let secret = mesh
+        .create(json!({"apiVersion": "v1", "kind": "Secret", "type": "weft.dev/external-workload",
+            "metadata": {"name": "vm-weft-token", "namespace": "shop"}}))
+        .await;
+    let answer = api::create(
+        &mesh.client,
+        "/api/v1/namespaces/shop/serviceaccounts/store/token",
+        &json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
+            "audiences": ["identity.l5d.io"], "boundObjectRef": {"apiVersion": "v1", "kind": "Secret",
+                "name": "vm-weft-token", "uid": secret["metadata"]["uid"]}}}),
+    )
+    .await
+    .unwrap();
+    // As a file has it that somebody wrote.
+    let token = format!("{}\n", answer["status"]["token"].as_str().unwrap());
+    mesh.certify(&token, STORE, &roots).await.unwrap();
+    for (identity, why) in [
+        ("spiffe://root.example/vm", "a SPIFFE ID is proved by a SPIRE agent"),
+        ("other.shop.serviceaccount.identity.linkerd.cluster.local", "its own ServiceAccount only"),
+    ] {
+        let refused = mesh.certify(&token, identity, &roots).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+        assert!(refused.message().contains(why), "{}", refused.message());
+    }
+    api::delete(&mesh.client, "/api/v1/namespaces/shop/secrets/vm-weft-token").await.unwrap();
+    let refused = mesh.certify(&token, STORE, &roots).await.unwrap_err();
+    assert!(refused.message().contains("invalidated"), "{}", refused.message());
     mesh.controller.stop().await;
 }
 

@@ -91,6 +91,12 @@ pub fn service_account(
         "authentication.kubernetes.io/credential-id".to_owned(),
         format!("JTI={}", meta::text(&claims, "/jti")),
     )];
+    if let Some(secret) = about.get("secret") {
+        let found = store.get("secrets", namespace, meta::text(secret, "/name")).ok_or_else(invalidated)?;
+        if meta::uid(&found) != meta::text(secret, "/uid") {
+            return Err(invalidated());
+        }
+    }
     if let Some(pod) = about.get("pod") {
         let (pod_name, pod_uid) = (meta::text(pod, "/name"), meta::text(pod, "/uid"));
         let found = store.get("pods", namespace, pod_name).ok_or_else(invalidated)?;

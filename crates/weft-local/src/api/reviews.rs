@@ -183,29 +183,32 @@ pub(super) fn issue_token(api: &Api, address: &Address, body: &Value) -> Result<
     }))
 }
 
-/// Ties a token to a pod: it dies with it.
+/// Ties a token to a pod or a Secret: it dies with it.
 fn bind(api: &Api, namespace: &str, account: &str, bound: &Value, about: &mut Value) -> Result<(), ApiError> {
-    let (kind, pod_name) = (meta::text(bound, "/kind"), meta::text(bound, "/name"));
-    if kind != "Pod" {
-        let message = format!("cannot bind token to object of type {kind:?}");
-        return Err(ApiError::bad_request(message));
-    }
-    let pod =
-        api.store.get("pods", namespace, pod_name).ok_or_else(|| ApiError::not_found("pods", pod_name))?;
+    let (kind, name) = (meta::text(bound, "/kind"), meta::text(bound, "/name"));
+    let (plural, claim) = match kind {
+        "Pod" => ("pods", "pod"),
+        "Secret" => ("secrets", "secret"),
+        _ => {
+            let message = format!("cannot bind token to object of type {kind:?}");
+            return Err(ApiError::bad_request(message));
+        }
+    };
+    let object = api.store.get(plural, namespace, name).ok_or_else(|| ApiError::not_found(plural, name))?;
     let wanted = meta::text(bound, "/uid");
-    if !wanted.is_empty() && wanted != meta::uid(&pod) {
+    if !wanted.is_empty() && wanted != meta::uid(&object) {
         let why = format!(
             "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
-        return Err(ApiError::conflict("Pod", pod_name, &why));
+        return Err(ApiError::conflict(kind, name, &why));
     }
-    if meta::text(&pod, "/spec/serviceAccountName") != account {
+    if kind == "Pod" && meta::text(&object, "/spec/serviceAccountName") != account {
         let message = format!(
             "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
         );
         return Err(ApiError::bad_request(message));
     }
-    about["pod"] = json!({ "name": pod_name, "uid": meta::uid(&pod) });
+    about[claim] = json!({ "name": name, "uid": meta::uid(&object) });
     Ok(())
 }

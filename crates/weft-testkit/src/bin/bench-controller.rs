@@ -46,7 +46,11 @@ use weft_model::{
     },
     profile::Profile,
 };
-use weft_tls::{authority::Ca, keys::Key, request::SigningRequest};
+use weft_tls::{
+    authority::{Ca, Validity},
+    keys::Key,
+    request::SigningRequest,
+};
 use weft_wire::{destination, inbound, outbound};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -288,8 +292,10 @@ impl Certifier for Fixed {
         let id = Identity::parse(&request.identity).map_err(|e| Status::invalid_argument(e.to_string()))?;
         let csr = SigningRequest::parse(&request.certificate_signing_request, &id)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
-        let issued =
-            self.ca.sign(&csr, DAY, SystemTime::now()).map_err(|e| Status::internal(e.to_string()))?;
+        let issued = self
+            .ca
+            .sign(&csr, Validity::of(DAY), SystemTime::now())
+            .map_err(|e| Status::internal(e.to_string()))?;
         Ok(Response::new(CertifyResponse {
             leaf_certificate: issued.leaf.to_vec(),
             intermediate_certificates: issued.intermediates.iter().map(|der| der.to_vec()).collect(),

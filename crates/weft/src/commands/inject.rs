@@ -18,6 +18,7 @@ use weft_control::{
     bootstrap::IdentityFiles,
     config::ControllerConfig,
     install::{settings::controller_config, values::Values},
+    ports::PortSet,
 };
 use weft_fault::{Code, Fault};
 use weft_tls::certificate::sha256_hex;
@@ -39,8 +40,8 @@ Exit codes: 0 printed, 1 printed and some workload cannot be injected, 2 somethi
 pub(crate) struct Inject {
     #[command(flatten)]
     target: Target,
-    /// Files and folders; `-` is standard input.
-    #[arg(required = true, value_name = "FILE|DIR|-")]
+    /// Files, folders and http(s) addresses; `-` is standard input.
+    #[arg(required = true, value_name = "FILE|DIR|URL|-")]
     paths: Vec<PathBuf>,
     /// Write the proxies' containers, instead of asking the injector to.
     #[arg(long)]
@@ -74,10 +75,10 @@ struct Settings {
     #[arg(long, value_name = "PORTS")]
     opaque_ports: Option<String>,
     /// Ports that reach the application without the proxy.
-    #[arg(long, value_name = "PORTS")]
+    #[arg(long, value_name = "PORTS", value_parser = tcp_ports)]
     skip_inbound_ports: Option<String>,
     /// Ports that the application reaches without the proxy.
-    #[arg(long, value_name = "PORTS")]
+    #[arg(long, value_name = "PORTS", value_parser = tcp_ports)]
     skip_outbound_ports: Option<String>,
     /// Networks whose connections reach the application without the proxy.
     #[arg(long, value_name = "CIDRS")]
@@ -120,6 +121,14 @@ struct Settings {
     proxy_memory_limit: Option<String>,
 }
 
+/// A list that the redirect is set up with: it knows TCP and numbers.
+fn tcp_ports(text: &str) -> Result<String, String> {
+    match PortSet::numbers(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(why) => Err(why),
+    }
+}
+
 impl Settings {
     fn annotations(&self) -> Annotations {
         let seconds = self.wait_before_exit_seconds.map(|s| s.to_string());
@@ -155,7 +164,7 @@ impl Settings {
 
 impl Inject {
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        let documents = manifest::read_all(&self.paths)?;
+        let documents = manifest::read_all(&self.paths).await?;
         let mut wanted = self.settings.annotations();
         let mode = if self.ingress { "ingress" } else { "enabled" };
         if !self.manual || self.ingress {
@@ -210,8 +219,8 @@ impl Inject {
 
 Exit codes: 0 printed, 2 something cannot be read.")]
 pub(crate) struct Uninject {
-    /// Files and folders; `-` is standard input.
-    #[arg(required = true, value_name = "FILE|DIR|-")]
+    /// Files, folders and http(s) addresses; `-` is standard input.
+    #[arg(required = true, value_name = "FILE|DIR|URL|-")]
     paths: Vec<PathBuf>,
     /// YAML or JSON.
     #[arg(short, long, value_enum, default_value_t)]
@@ -219,8 +228,8 @@ pub(crate) struct Uninject {
 }
 
 impl Uninject {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let documents = manifest::read_all(&self.paths)?;
+    pub(crate) async fn run(self) -> Result<ExitCode> {
+        let documents = manifest::read_all(&self.paths).await?;
         change(documents, "uninjected", self.output, |object| (uninject(object), Vec::new()))
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod down;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod external;
+pub(crate) mod external_workload;
 pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;

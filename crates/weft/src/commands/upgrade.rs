@@ -60,7 +60,7 @@ impl Upgrade {
         }
         let (before, identity, client) = match &self.from_manifests {
             Some(file) => {
-                let (before, identity) = from_manifests(file)?;
+                let (before, identity) = from_manifests(file).await?;
                 (before, identity, None)
             }
             None => {
@@ -134,8 +134,8 @@ fn anchors(pod: &Value) -> Option<&str> {
 }
 
 /// What a file of manifests says about settings and identity.
-fn from_manifests(file: &PathBuf) -> Result<(Value, IdentityFiles)> {
-    let documents = manifest::read_all(std::slice::from_ref(file))?;
+async fn from_manifests(file: &PathBuf) -> Result<(Value, IdentityFiles)> {
+    let documents = manifest::read_all(std::slice::from_ref(file)).await?;
     let objects: Vec<Value> = documents.into_iter().map(|document| document.object).collect();
     let overrides = objects
         .iter()

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::{
     io::Write as _,
+    path::Path,
     process::{Command, Output, Stdio},
 };
 use weft_local::api::{ApiServer, Config};
@@ -22,6 +23,10 @@ impl Cluster {
         let kubeconfig = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(kubeconfig.path(), server.kubeconfig(address)).expect("written");
         Cluster { kubeconfig, _runtime: runtime }
+    }
+
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        self.kubeconfig.path()
     }
 
     pub(crate) fn weft(&self, args: &[&str], input: &str) -> Output {

@@ -45,6 +45,40 @@ fn annotations_in_and_out_again() {
 }
 
 #[test]
+fn manifests_are_read_from_the_web() {
+    use std::io::{Read as _, Write as _};
+    let cluster = Cluster::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/web.yaml", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        for (status, body) in [("200 OK", DEPLOYMENT), ("404 Not Found", "")] {
+            let (mut tcp, _) = listener.accept().unwrap();
+            let _ = tcp.read(&mut [0; 4096]).unwrap();
+            let head =
+                format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            tcp.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        }
+    });
+    let injected = documents(&cluster.ok(&["inject", &url]));
+    let notes = &named(&injected, "Deployment", "web")["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(notes["linkerd.io/inject"], "enabled");
+    let missing = cluster.weft(&["uninject", &url], "");
+    assert_eq!(missing.status.code(), Some(2), "{}", shown(&missing));
+    assert!(shown(&missing).contains(&url) && shown(&missing).contains("404"), "{}", shown(&missing));
+    server.join().unwrap();
+}
+
+#[test]
+fn ports_of_udp_cannot_be_skipped() {
+    let cluster = Cluster::start();
+    for flag in ["--skip-inbound-ports", "--skip-outbound-ports"] {
+        let output = cluster.weft(&["inject", flag, "8080,53/udp", "-"], DEPLOYMENT);
+        assert_eq!(output.status.code(), Some(2), "{}", shown(&output));
+        assert!(shown(&output).contains("53/udp: UDP always goes past the proxy"), "{}", shown(&output));
+    }
+}
+
+#[test]
 fn by_hand_with_the_clusters_settings() {
     let cluster = Cluster::start();
     if !cluster.apply(&cluster.ok(&["install", "--crds"])) {

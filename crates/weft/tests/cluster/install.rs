@@ -17,7 +17,7 @@ fn a_control_plane_is_installed_upgraded_and_removed() {
     // A second installation is told what to use instead.
     let again = cluster.weft(&["install"], "");
     assert_eq!(again.status.code(), Some(1), "{}", shown(&again));
-    assert!(shown(&again).contains("CFG-008") || shown(&again).contains("weft upgrade"), "{}", shown(&again));
+    assert!(shown(&again).contains("CFG-008") && shown(&again).contains("weft upgrade"), "{}", shown(&again));
 
     // An upgrade keeps settings and identity.
     let second = cluster.ok(&["upgrade", "--set", "controllerReplicas=2"]);
@@ -55,14 +55,19 @@ fn a_control_plane_is_installed_upgraded_and_removed() {
     );
     let held = cluster.weft(&["uninstall"], "");
     assert_eq!(held.status.code(), Some(1), "{}", shown(&held));
-    assert!(shown(&held).contains("default/meshed"), "{}", shown(&held));
+    assert!(shown(&held).contains("CFG-011") && shown(&held).contains("default/meshed"), "{}", shown(&held));
     let removed = cluster.ok(&["uninstall", "--force"]);
     let kinds: Vec<_> = documents(&removed).iter().map(|d| d["kind"].as_str().unwrap().to_owned()).collect();
     assert!(!kinds.iter().any(|k| k == "Namespace" || k == "CustomResourceDefinition"), "{kinds:?}");
     let deleted = cluster.kubectl(&["delete", "-f", "-"], &removed).unwrap();
     assert!(deleted.status.success(), "{}", shown(&deleted));
     let nothing = cluster.weft(&["uninstall"], "");
-    assert!(nothing.status.code() == Some(1) && shown(&nothing).contains("install"), "{}", shown(&nothing));
+    assert_eq!(nothing.status.code(), Some(1), "{}", shown(&nothing));
+    assert!(
+        shown(&nothing).contains("CFG-010") && shown(&nothing).contains("install"),
+        "{}",
+        shown(&nothing)
+    );
     cluster.get(&["ns/linkerd"]);
 }
 
@@ -94,7 +99,7 @@ fn another_control_plane_is_recognised_and_taken_over() {
     let stopped = cluster.weft(&["install"], "");
     assert_eq!(stopped.status.code(), Some(1), "{}", shown(&stopped));
     assert!(
-        shown(&stopped).contains("--replace") && shown(&stopped).contains("linkerd-destination"),
+        ["CFG-009", "--replace", "linkerd-destination"].iter().all(|text| shown(&stopped).contains(text)),
         "{}",
         shown(&stopped)
     );

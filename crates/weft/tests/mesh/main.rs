@@ -6,6 +6,7 @@ mod capture;
 mod harness;
 mod identity;
 mod leftovers;
+mod machine;
 mod pods;
 mod restarts;
 mod rotation;

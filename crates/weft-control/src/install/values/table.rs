@@ -94,7 +94,7 @@ pub const TABLE: &[Row] = &[
     row("identity.externalCA", Form::Bool, "false", "somebody else keeps the ConfigMap linkerd-identity-trust-roots"),
     row("identity.issuer.scheme", Form::OneOf(&["linkerd.io/tls", "kubernetes.io/tls"]), r#""linkerd.io/tls""#, "kubernetes.io/tls: somebody else, such as cert-manager, keeps the Secret linkerd-identity-issuer"),
     row("identity.issuer.issuanceLifetime", Form::Duration, r#""24h0m0s""#, "how long a proxy's certificate is valid"),
-    idle("identity.issuer.clockSkewAllowance", Form::Duration, r#""20s""#, "certificates are valid from a minute before they were made"),
+    row("identity.issuer.clockSkewAllowance", Form::Duration, r#""20s""#, "by how much clocks may differ: a certificate is valid from so long before it was made, and so much longer"),
     row("identity.issuer.tls.crtPEM", Form::Text, r#""""#, "the issuer's certificate in PEM"),
     row("identity.issuer.tls.keyPEM", Form::Text, r#""""#, "the issuer's key in PEM"),
     idle("identity.kubeAPI.clientQPS", Form::Number, "100", "requests to the API are few, and watches are not counted"),

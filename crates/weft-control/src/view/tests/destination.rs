@@ -259,3 +259,47 @@ fn opaque_ports_of_a_service() {
         "namespace": "shop"}, "spec": {"routes": [], "opaquePorts": ["80"]}}));
     assert_eq!(opaque(&world), (true, true));
 }
+
+/// B05: a Service, or a namespace, whose endpoints must have an identity: without one they are given out with a name that
+/// nobody can prove, and never as plaintext.
+#[test]
+fn b05_an_endpoint_without_the_identity_that_is_required_is_nobodys() {
+    let mut world = World::new();
+    world
+        .put::<Service>(service("store", "10.78.0.2"))
+        .put::<Pod>(pod("store-1", "10.77.0.2", true))
+        .put::<Pod>(pod("store-2", "10.77.0.3", false))
+        .put::<EndpointSlice>(slice("s", "store", &[("store-1", "10.77.0.2"), ("store-2", "10.77.0.3")]));
+    let annotated = |value: &str| {
+        let mut annotated = service("store", "10.78.0.2");
+        annotated["metadata"]["annotations"] = json!({"weft.dev/require-identity": value});
+        annotated
+    };
+    let namespace = |value: &str| {
+        json!({"metadata": {"name": "shop",
+        "annotations": {"weft.dev/require-identity": value}}})
+    };
+    let ids = |world: &World| -> Vec<Option<String>> {
+        let all = world.endpoints("store", 80);
+        all.iter().map(|e| e.identity.id().map(ToString::to_string)).collect()
+    };
+    let meshed = || Some(STORE.to_owned());
+    let by_service = || Some("store.shop.service.identity-required.invalid".to_owned());
+    let by_namespace = || Some("shop.namespace.identity-required.invalid".to_owned());
+    assert_eq!(ids(&world), [meshed(), None]);
+    world.put::<Service>(annotated("true"));
+    assert_eq!(ids(&world), [meshed(), by_service()]);
+    assert_eq!(world.endpoints("store", 80)[1].transport_port, None);
+    // What is no answer asks for it.
+    world.put::<Service>(annotated("ture"));
+    assert_eq!(ids(&world), [meshed(), by_service()]);
+    world.put::<Service>(annotated("false")).put::<Namespace>(namespace("true"));
+    assert_eq!(ids(&world), [meshed(), None], "the Service's own word counts for more");
+    world.put::<Service>(service("store", "10.78.0.2"));
+    assert_eq!(ids(&world), [meshed(), by_namespace()]);
+    // By address, too.
+    assert_eq!(world.identity("10.77.0.3:8080"), by_namespace());
+    assert_eq!(world.identity("10.77.0.2:8080"), meshed());
+    world.put::<Namespace>(namespace("false"));
+    assert_eq!(ids(&world), [meshed(), None]);
+}
