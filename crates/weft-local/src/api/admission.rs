@@ -1,6 +1,6 @@
 //! Admission webhooks: which are asked, how, and what their answers do.
 //!
-//! `reinvocationPolicy` and `matchConditions` are stored but not honoured.
+//! `matchConditions` are stored but not honoured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::error::ApiError;
 use super::kinds::Kind;
 use super::selector::LabelSelector;
 use super::write::Write;
-use super::{Api, meta, tls};
+use super::{Api, meta, shape, tls};
 
 /// The largest answer of a webhook that is read.
 const ANSWER_LIMIT: usize = 3 * 1024 * 1024;
@@ -67,14 +67,28 @@ pub(super) async fn mutate(
     old: Option<&Value>,
     write: &mut Write<'_>,
 ) -> Result<Value, ApiError> {
-    for hook in webhooks(api, "mutatingwebhookconfigurations.admissionregistration.k8s.io", kind) {
-        let review = Review { kind, operation, subresource, object: Some(&object), old };
-        if !concerns(api, &hook, &review) {
+    let hooks = webhooks(api, "mutatingwebhookconfigurations.admissionregistration.k8s.io", kind);
+    // How often the object had been changed when each had answered: who asks for it is asked once more after that.
+    let mut answered: Vec<Option<usize>> = vec![None; hooks.len()];
+    let mut changes = 0;
+    for (again, i) in (0..hooks.len()).map(|i| (false, i)).chain((0..hooks.len()).map(|i| (true, i))) {
+        let hook = &hooks[i];
+        let missed = answered[i].is_some_and(|seen| seen < changes);
+        if again && !(missed && hook["reinvocationPolicy"] == "IfNeeded") {
             continue;
         }
-        let Some(answer) = ask(api, &hook, &review, write).await? else { continue };
-        let Some(patch) = answer["patch"].as_str() else { continue };
-        let name = meta::text(&hook, "/name");
+        let present = (operation != Operation::Delete).then_some(&object);
+        let review = Review { kind, operation, subresource, object: present, old };
+        if !concerns(api, hook, &review) {
+            continue;
+        }
+        let answer = ask(api, hook, &review, write).await?;
+        answered[i] = Some(changes);
+        let Some(answer) = answer else { continue };
+        let Some(patch) = answer["patch"].as_str().filter(|_| operation != Operation::Delete) else {
+            continue;
+        };
+        let name = meta::text(hook, "/name");
         if answer["patchType"] != "JSONPatch" {
             let why = "webhook returned response.patch but not response.patchType";
             return Err(failed(name, &format!("received invalid webhook response: {why}")));
@@ -85,12 +99,33 @@ pub(super) async fn mutate(
             .and_then(|raw| serde_json::from_slice::<json_patch::Patch>(&raw).map_err(|e| e.to_string()))
             .and_then(|patch| {
                 let mut patched = object.clone();
-                json_patch::patch(&mut patched, &patch).map_err(|e| e.to_string())?;
+                json_patch::patch(&mut patched, &patch).map_err(|e| unfit(&patch, &e))?;
                 Ok(patched)
             });
-        object = patched.map_err(ApiError::internal)?;
+        let mut patched = patched.map_err(ApiError::internal)?;
+        // The next one sees the defaults of what this one added.
+        shape::apply_defaults(kind, &mut patched);
+        changes += usize::from(patched != object);
+        answered[i] = Some(changes);
+        object = patched;
     }
     Ok(object)
+}
+
+/// Why a patch does not fit, in the words of a real server where they are known.
+fn unfit(patch: &json_patch::Patch, error: &json_patch::PatchError) -> String {
+    use json_patch::PatchOperation::{Add, Copy, Move, Remove, Replace, Test};
+    let name = match patch.0.get(error.operation) {
+        Some(Add(_)) => "add",
+        Some(Remove(_)) => "remove",
+        Some(Replace(_)) => "replace",
+        Some(Move(_)) => "move",
+        Some(Copy(_)) => "copy",
+        Some(Test(_)) => return format!("testing value {} failed: test failed", error.path),
+        None => return error.to_string(),
+    };
+    let path = error.path.to_string();
+    format!("{name} operation does not apply: doc is missing path: {path:?}: missing value")
 }
 
 /// Asks the validating webhooks.
@@ -192,6 +227,9 @@ async fn ask(
     if write.dry_run {
         options["dryRun"] = json!(["All"]);
     }
+    if write.manager_named && review.operation != Operation::Delete {
+        options["fieldManager"] = json!(write.manager);
+    }
     let mut request = json!({
         "uid": uid,
         "kind": gvk, "resource": gvr, "requestKind": gvk, "requestResource": gvr,
@@ -279,7 +317,11 @@ async fn call(api: &Api, hook: &Value, seconds: u64, body: String) -> Result<Val
     let target = Target::of(api, config)?;
     let shown = format!("https://{}:{}{}", target.host, target.port, target.path);
     let stream = TcpStream::connect(&target.dial).await.map_err(|e| {
-        format!("Post \"{shown}?timeout={seconds}s\": dial tcp {}: connect: {e}", target.dial)
+        let why = match e.kind() {
+            std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+            _ => e.to_string(),
+        };
+        format!("Post \"{shown}?timeout={seconds}s\": dial tcp {}: connect: {why}", target.dial)
     })?;
     let _ = stream.set_nodelay(true);
 
@@ -310,9 +352,10 @@ async fn call(api: &Api, hook: &Value, seconds: u64, body: String) -> Result<Val
         let body =
             Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?;
         if !status.is_success() {
-            return Err(format!(
-                "an error on the server ({status}) has prevented the request from succeeding"
-            ));
+            tracing::debug!(%status, "a webhook answered with an error");
+            return Err(
+                "an error on the server (\"unknown\") has prevented the request from succeeding".to_owned()
+            );
         }
         serde_json::from_slice(&body.to_bytes())
             .map_err(|e| format!("couldn't get version/kind; json parse error: {e}"))

@@ -161,43 +161,65 @@ impl Action<'_> {
 
 /// Whether the user may: a member of `system:masters`, or somebody to whom RBAC objects grant it.
 pub fn may(store: &Store, user: &User, action: &Action<'_>) -> bool {
+    permission(store, user, action).is_some()
+}
+
+/// Why the user may, in the words of a real server; a member of `system:masters` needs no reason.
+pub fn permission(store: &Store, user: &User, action: &Action<'_>) -> Option<String> {
     if user.is_master() {
-        return true;
+        return Some(String::new());
     }
+    // What a real server has as objects is built in here.
+    let granted_to_all = |role: &str| {
+        let group = "system:authenticated";
+        Some(format!(
+            "RBAC: allowed by ClusterRoleBinding {role:?} of ClusterRole {role:?} to Group {group:?}"
+        ))
+    };
     let authenticated = user.groups.iter().any(|group| group == "system:authenticated");
     if let Some(path) = action.path {
         let public = ["/healthz", "/livez", "/readyz", "/version"];
         let discovery = ["/api", "/apis", "/openapi"];
         let below =
             |prefix: &&str| path == *prefix || path.strip_prefix(*prefix).is_some_and(|p| p.starts_with('/'));
-        if public.iter().any(below) || (authenticated && discovery.iter().any(below)) {
-            return true;
+        if authenticated && (public.iter().any(below) || discovery.iter().any(below)) {
+            return granted_to_all("system:discovery");
+        }
+        if public.iter().any(below) {
+            return granted_to_all("system:public-info-viewer");
         }
     }
     let about_oneself = ["selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"];
     if authenticated && action.verb == "create" && about_oneself.contains(&action.resource) {
-        return true;
+        return granted_to_all("system:basic-user");
     }
     let granted = |binding: &Value, namespace: &str| {
-        binds(binding, user, namespace)
-            && role_of(store, binding, namespace)
-                .is_some_and(|role| meta::items(&role, "/rules").iter().any(|rule| allows(rule, action)))
+        let subject = binds(binding, user, namespace)?;
+        let role = role_of(store, binding, namespace)?;
+        meta::items(&role, "/rules").iter().find(|rule| allows(rule, action))?;
+        let (sort, name) = match namespace {
+            "" => ("ClusterRoleBinding", meta::name(binding).to_owned()),
+            namespace => ("RoleBinding", format!("{}/{namespace}", meta::name(binding))),
+        };
+        let (role_kind, role) = (meta::text(binding, "/roleRef/kind"), meta::text(binding, "/roleRef/name"));
+        Some(format!("RBAC: allowed by {sort} {name:?} of {role_kind} {role:?} to {subject}"))
     };
     let cluster = store.list("clusterrolebindings.rbac.authorization.k8s.io", None).0;
-    if cluster.iter().any(|binding| granted(binding, "")) {
-        return true;
+    if let Some(reason) = cluster.iter().find_map(|binding| granted(binding, "")) {
+        return Some(reason);
     }
     let namespace = action.namespace;
-    !namespace.is_empty()
-        && store
-            .list("rolebindings.rbac.authorization.k8s.io", Some(namespace))
-            .0
-            .iter()
-            .any(|binding| granted(binding, namespace))
+    if namespace.is_empty() {
+        return None;
+    }
+    let own = store.list("rolebindings.rbac.authorization.k8s.io", Some(namespace)).0;
+    own.iter().find_map(|binding| granted(binding, namespace))
 }
 
-fn binds(binding: &Value, user: &User, namespace: &str) -> bool {
-    meta::items(binding, "/subjects").iter().any(|subject| {
+/// The subject by which a binding is about the user.
+fn binds(binding: &Value, user: &User, namespace: &str) -> Option<String> {
+    let subjects = meta::items(binding, "/subjects");
+    let found = subjects.iter().find(|subject| {
         let name = meta::text(subject, "/name");
         match meta::text(subject, "/kind") {
             "User" => name == user.name,
@@ -211,7 +233,13 @@ fn binds(binding: &Value, user: &User, namespace: &str) -> bool {
             }
             _ => false,
         }
-    })
+    })?;
+    let (kind, name) = (meta::text(found, "/kind"), meta::text(found, "/name"));
+    let name = match (kind, meta::text(found, "/namespace")) {
+        ("ServiceAccount", home) if !home.is_empty() => format!("{name}/{home}"),
+        _ => name.to_owned(),
+    };
+    Some(format!("{kind} {name:?}"))
 }
 
 fn role_of(store: &Store, binding: &Value, namespace: &str) -> Option<std::sync::Arc<Value>> {

@@ -27,7 +27,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
-use super::error::ApiError;
+use super::error::{ApiError, FieldError};
 use super::kubelet::{AttachQuery, ExecQuery, ExecStreams, ExitCode, Kubelet, LogQuery, TerminalSize};
 use super::request::{Address, Query};
 use super::respond::{self, Body};
@@ -53,15 +53,16 @@ const MESSAGE_LIMIT: usize = 1024 * 1024;
 /// A client that has gone without a word is noticed by this.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
-/// A pod that exists, one of its containers, and the node agent.
-struct Target<'a> {
-    kubelet: &'a Arc<dyn Kubelet>,
+/// A pod that exists, and one of its containers.
+struct Target {
     pod_uid: String,
     container: String,
+    /// Whether the pod has a node.
+    bound: bool,
 }
 
-impl<'a> Target<'a> {
-    fn find(api: &'a Api, address: &Address, query: &Query) -> Result<Self, ApiError> {
+impl Target {
+    fn find(api: &Api, address: &Address, query: &Query) -> Result<Self, ApiError> {
         let pod = api
             .store
             .get("pods", &address.namespace, &address.name)
@@ -89,11 +90,18 @@ impl<'a> Target<'a> {
                 )));
             }
         };
-        let kubelet = api.kubelet.get().ok_or_else(|| {
-            ApiError::new(503, "ServiceUnavailable", "no node agent is connected to this API server")
-        })?;
-        Ok(Self { kubelet, pod_uid: meta::uid(&pod).to_owned(), container: container.to_owned() })
+        Ok(Self {
+            pod_uid: meta::uid(&pod).to_owned(),
+            container: container.to_owned(),
+            bound: !meta::text(&pod, "/spec/nodeName").is_empty(),
+        })
     }
+}
+
+fn kubelet(api: &Api) -> Result<&Arc<dyn Kubelet>, ApiError> {
+    api.kubelet.get().ok_or_else(|| {
+        ApiError::new(503, "ServiceUnavailable", "no node agent is connected to this API server")
+    })
 }
 
 /// `…/pods/NAME/log`.
@@ -103,6 +111,21 @@ pub(super) async fn logs(
     query: &Query,
 ) -> Result<Response<Body>, ApiError> {
     let target = Target::find(api, address, query)?;
+    let mut errors = Vec::new();
+    for (field, least) in [("limitBytes", 1), ("sinceSeconds", 1), ("tailLines", 0)] {
+        if let Some(number) = query.number(field)?.filter(|number| *number < least) {
+            let why = format!("must be greater than {}", if least == 0 { "or equal to 0" } else { "0" });
+            errors.push(FieldError::invalid(field, number, why));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(ApiError::invalid("PodLogOptions", &address.name, &errors));
+    }
+    if !target.bound {
+        let mut response = Response::new(respond::full(""));
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        return Ok(response);
+    }
     let since = match (query.number("sinceSeconds")?, query.get("sinceTime")) {
         (Some(seconds), _) => Some(jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)),
         (None, Some(time)) => Some(
@@ -123,17 +146,20 @@ pub(super) async fn logs(
         tail_lines: query.number("tailLines")?.and_then(|lines| usize::try_from(lines).ok()),
         limit_bytes: query.number("limitBytes")?.and_then(|bytes| u64::try_from(bytes).ok()),
     };
-    let lines = target.kubelet.logs(query).await?;
+    let lines = kubelet(api)?.logs(query).await?;
     let mut response = Response::new(StreamBody::new(lines.map_ok(Frame::data)).boxed_unsync());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Ok(response)
 }
 
 /// `…/portforward` is not served: this machine reaches pods and services without it. Says where.
-pub(super) fn no_port_forward(api: &Api, address: &Address) -> ApiError {
+pub(super) fn no_port_forward(api: &Api, address: &Address, request: &Request<Incoming>) -> ApiError {
     let Some(pod) = api.store.get("pods", &address.namespace, &address.name) else {
         return ApiError::not_found("pods", &address.name);
     };
+    if !request.headers().contains_key(UPGRADE) {
+        return ApiError::bad_request("Upgrade request required");
+    }
     let reach = match meta::text(&pod, "/status/podIP") {
         "" => "the address of the pod or of its service".to_owned(),
         ip => format!("the pod's address {ip} or its service's clusterIP"),
@@ -152,6 +178,12 @@ pub(super) fn upgrade(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, ApiError> {
     let target = Target::find(api, address, query)?;
+    if !target.bound {
+        return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", address.name)));
+    }
+    if !request.headers().contains_key(UPGRADE) {
+        return Err(ApiError::bad_request("Upgrade request required"));
+    }
     let command = query.all("command").to_vec();
     let (stdin, tty) = (query.flag("stdin"), query.flag("tty"));
     let exec = address.subresource == "exec";
@@ -160,7 +192,7 @@ pub(super) fn upgrade(
     }
     let (protocol, key) = handshake(&request)?;
 
-    let kubelet = target.kubelet.clone();
+    let kubelet = kubelet(api)?.clone();
     let (namespace, pod) = (address.namespace.clone(), address.name.clone());
     let (pod_uid, container) = (target.pod_uid, target.container);
     tokio::spawn(async move {

@@ -4,6 +4,23 @@ use serde_json::{Value, json};
 
 use super::{Api, meta};
 
+/// The status of a definition in the instant before it is served.
+pub(super) fn not_yet_established(definition: &Value) -> Value {
+    json!({
+        "conditions": null,
+        "acceptedNames": { "plural": "", "kind": "" },
+        "storedVersions": stored_versions(definition),
+    })
+}
+
+fn stored_versions(definition: &Value) -> Vec<&Value> {
+    meta::items(definition, "/spec/versions")
+        .iter()
+        .filter(|version| version["storage"] == json!(true))
+        .map(|version| &version["name"])
+        .collect()
+}
+
 impl Api {
     /// Serves the kinds of a new definition, and says so in its status.
     pub(super) fn establish(&self, definition: &Value) {
@@ -15,18 +32,13 @@ impl Api {
                 "message": message,
             })
         };
-        let stored: Vec<&Value> = meta::items(definition, "/spec/versions")
-            .iter()
-            .filter(|version| version["storage"] == json!(true))
-            .map(|version| &version["name"])
-            .collect();
         object["status"] = json!({
             "conditions": [
                 condition("NamesAccepted", "NoConflicts", "no conflicts found"),
                 condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
             ],
             "acceptedNames": definition["spec"]["names"],
-            "storedVersions": stored,
+            "storedVersions": stored_versions(definition),
         });
         let resource = "customresourcedefinitions.apiextensions.k8s.io".into();
         // If somebody changed it in this instant, the kinds are served all the same; only the status waits.

@@ -8,8 +8,8 @@ use super::admission::{self, Operation};
 use super::error::{ApiError, FieldError};
 use super::kinds::Kind;
 use super::store::Refused;
-use super::write::{Write, check_envelope, note_unknown};
-use super::{Api, meta, shape};
+use super::write::{Tracking, Write, check_envelope, note_unknown};
+use super::{Api, crd, managers, meta, ports, read, shape};
 
 impl Api {
     /// Creates an object: decode, default, admit, validate, store.
@@ -38,6 +38,9 @@ impl Api {
         self.check_namespace(kind, namespace, meta::name(&object))?;
 
         shape::apply_defaults(kind, &mut object);
+        if write.tracking == Tracking::Updated {
+            managers::note_update(kind, &write.manager, "", None, &mut object);
+        }
         self.admit(kind, namespace, &mut object)?;
         let before = object.clone();
         let operation = Operation::Create;
@@ -54,6 +57,7 @@ impl Api {
             return Err(ApiError::invalid(&kind.qualified(), meta::name(&object), &errors));
         }
         admission::validate(self, kind, operation, "", Some(&object), None, write).await?;
+        write.warnings.extend(shape::warnings(kind, &object));
         self.insert(kind, object, write.dry_run)
     }
 
@@ -87,6 +91,11 @@ impl Api {
         match &*kind.resource {
             "pods" => {}
             "jobs.batch" => return shape::admit_job(object),
+            "services" => return shape::settle_families(object),
+            "customresourcedefinitions.apiextensions.k8s.io" => {
+                object["status"] = crd::not_yet_established(object);
+                return;
+            }
             "namespaces" => {
                 object["spec"] = json!({ "finalizers": ["kubernetes"] });
                 object["status"] = json!({ "phase": "Active" });
@@ -135,6 +144,7 @@ impl Api {
         let addresses = (&*kind.resource == "services").then(|| self.addresses.lock());
         if addresses.is_some() {
             self.assign_cluster_ip(&mut object)?;
+            ports::assign(self, &mut object)?;
         }
         let name = meta::name(&object).to_owned();
         if let Some(existing) = self.store.get(&kind.resource, meta::namespace(&object), &name) {
@@ -147,15 +157,18 @@ impl Api {
         if dry_run {
             return Ok(Arc::new(object));
         }
-        let stored = self.store.insert(&kind.resource, object).map_err(|refused| match refused {
-            Refused::Exists => ApiError::already_exists(&kind.resource, &name),
-            Refused::Missing | Refused::Stale => ApiError::modified(&kind.resource, &name),
-        })?;
+        let stored =
+            self.store.insert(&kind.resource, read::as_stored(kind, object)).map_err(
+                |refused| match refused {
+                    Refused::Exists => ApiError::already_exists(&kind.resource, &name),
+                    Refused::Missing | Refused::Stale => ApiError::modified(&kind.resource, &name),
+                },
+            )?;
         drop(addresses);
         if &*kind.resource == "customresourcedefinitions.apiextensions.k8s.io" {
             self.establish(&stored);
         }
-        Ok(stored)
+        Ok(read::in_version(kind, stored))
     }
 
     /// Gives a Service its cluster IP, or checks the one it asks for.

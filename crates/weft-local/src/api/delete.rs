@@ -75,6 +75,7 @@ impl Api {
         loop {
             let old = self.get(kind, namespace, name)?;
             check_preconditions(kind, &old, options)?;
+            admission::mutate(self, kind, Operation::Delete, "", Value::Null, Some(&old), write).await?;
             admission::validate(self, kind, Operation::Delete, "", None, Some(&old), write).await?;
             match self.try_delete(kind, &old, options, write.dry_run) {
                 // Each round another writer made progress, so this ends.
@@ -140,8 +141,7 @@ impl Api {
                 // Watchers see first that the pod is to go, then that it has gone: two revisions, as everywhere.
                 let last = self.store.replace(&kind.resource, seen, object).map_err(|_| Attempt::Raced)?;
                 let seen = meta::resource_version(&last);
-                self.remove(kind, seen, Value::clone(&last))?;
-                return Ok(Deleted::Gone(last));
+                return Ok(Deleted::Gone(self.remove(kind, seen, Value::clone(&last))?));
             }
             return Ok(Deleted::Gone(self.remove(kind, seen, object)?));
         }
@@ -193,7 +193,7 @@ fn check_preconditions(kind: &Kind, object: &Value, options: &DeleteOptions) -> 
              deleted and then recreated",
             meta::uid(object)
         );
-        return Err(ApiError::conflict(&kind.kind, name, &why));
+        return Err(ApiError::conflict(&kind.qualified(), name, &why));
     }
     if let Some(version) = &options.resource_version
         && version != meta::resource_version(object)
@@ -203,7 +203,7 @@ fn check_preconditions(kind: &Kind, object: &Value, options: &DeleteOptions) -> 
              The object might have been modified",
             meta::resource_version(object)
         );
-        return Err(ApiError::conflict(&kind.kind, name, &why));
+        return Err(ApiError::conflict(&kind.qualified(), name, &why));
     }
     Ok(())
 }

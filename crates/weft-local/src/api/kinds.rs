@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
-    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery,
+    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, events::v1 as events,
     networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
@@ -39,6 +39,14 @@ pub struct Kind {
     pub scale: bool,
     /// Whether `metadata.generation` counts changes of the specification.
     pub generation: bool,
+    /// Whether an update may leave open which version of the object it replaces.
+    pub unconditional: bool,
+    /// The version in which objects are stored.
+    pub stored: String,
+    /// Where this is another view of the stored objects: the names of fields here, and as they are stored.
+    pub renamed: &'static [(&'static str, &'static str)],
+    /// What is said to whoever uses this version.
+    pub deprecated: Option<String>,
     /// Fields beside name and namespace that a field selector may use.
     pub selectable: Vec<String>,
     pub form: Form,
@@ -55,12 +63,14 @@ pub enum Form {
 impl Kind {
     /// `v1`, `apps/v1`.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        api_version(&self.group, &self.version)
     }
 
     /// The kind as validation messages name it: `Deployment.apps`.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.kind.clone() } else { format!("{}.{}", self.kind, self.group) }
+        // Views are named like what they are views of.
+        let plain = self.group.is_empty() || !self.renamed.is_empty();
+        if plain { self.kind.clone() } else { format!("{}.{}", self.kind, self.group) }
     }
 
     pub fn is_custom(&self) -> bool {
@@ -135,6 +145,11 @@ fn table() -> Vec<Row> {
             "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
             "reason", "reportingComponent", "source", "type",
         ]),
+        // The same objects as `events` of the core group, under other names.
+        ("events.k8s.io", "v1", "events", "Event", &["ev"], false, NAMESPACED, decode::<events::Event>, &[
+            "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid", "regarding.apiVersion",
+            "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type",
+        ]),
         ("", "v1", "namespaces", "Namespace", &["ns"], false, Traits { status: true, ..CLUSTER }, decode::<core::Namespace>, &["status.phase"]),
         ("", "v1", "nodes", "Node", &["no"], false, Traits { status: true, ..CLUSTER }, decode::<core::Node>, &["spec.unschedulable"]),
         ("", "v1", "pods", "Pod", &["po"], true, Traits { generation: true, ..WITH_STATUS }, decode::<core::Pod>, &[
@@ -161,6 +176,26 @@ fn table() -> Vec<Row> {
         ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", &[], false, generation, decode::<discovery::EndpointSlice>, &[]),
     ]
 }
+
+/// How `events.k8s.io` names what the core group's events hold.
+const EVENT_FIELDS: &[(&str, &str)] = &[
+    ("regarding", "involvedObject"),
+    ("note", "message"),
+    ("reportingController", "reportingComponent"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+];
+
+/// Kinds of which an update must say what it replaces, beside all custom ones.
+const CONDITIONAL: [&str; 5] = [
+    "leases",
+    "poddisruptionbudgets",
+    "customresourcedefinitions",
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+];
 
 /// All kinds; lookups are by group, version and plural.
 #[derive(Debug)]
@@ -192,6 +227,12 @@ impl Kinds {
         self.all().into_iter().find(|k| *k.resource == *resource)
     }
 
+    /// Whether the group is one of the server's own.
+    pub fn is_built_in(&self, group: &str) -> bool {
+        self.built_in.iter().any(|kind| kind.group == group)
+            || super::reviews::REVIEWS.iter().any(|review| review.group == group)
+    }
+
     /// All kinds: the built-in ones in the order of the table, then the custom ones.
     pub fn all(&self) -> Vec<Arc<Kind>> {
         let custom = self.custom.read();
@@ -213,6 +254,7 @@ impl Kinds {
 fn from_row(row: Row) -> Kind {
     let (group, version, plural, kind, short_names, all, traits, decode, selectable) = row;
     let strings = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect();
+    let view = group == "events.k8s.io";
     Kind {
         group: group.to_owned(),
         version: version.to_owned(),
@@ -227,13 +269,21 @@ fn from_row(row: Row) -> Kind {
             _ => Vec::new(),
         },
         namespaced: traits.namespaced,
-        resource: resource_name(plural, group).into(),
+        resource: if view { plural.into() } else { resource_name(plural, group).into() },
+        unconditional: !CONDITIONAL.contains(&plural),
+        stored: if view { version.to_owned() } else { api_version(group, version) },
+        renamed: if view { EVENT_FIELDS } else { &[] },
+        deprecated: None,
         status: traits.status,
         scale: traits.scale,
         generation: traits.generation,
         selectable: strings(selectable),
         form: Form::BuiltIn(decode),
     }
+}
+
+fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 fn resource_name(plural: &str, group: &str) -> String {
@@ -253,6 +303,21 @@ fn from_definition(definition: &Value) -> Vec<Arc<Kind>> {
         .filter(|v| v["served"] == Value::Bool(true))
         .collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version_rank(meta::text(version, "/name"))));
+    let kind = meta::text(names, "/kind");
+    let shown = |version: &Value| format!("{group}/{} {kind}", meta::text(version, "/name"));
+    let current =
+        versions.iter().find(|version| version["deprecated"] != Value::Bool(true)).map(|v| shown(v));
+    let deprecated = |version: &Value| {
+        (version["deprecated"] == Value::Bool(true)).then(|| match version["deprecationWarning"].as_str() {
+            Some(text) => text.to_owned(),
+            None => match &current {
+                Some(current) => format!("{} is deprecated; use {current}", shown(version)),
+                None => format!("{} is deprecated", shown(version)),
+            },
+        })
+    };
+    let stored = meta::items(definition, "/spec/versions").iter().find(|v| v["storage"] == Value::Bool(true));
+    let stored = api_version(&group, stored.map_or("", |version| meta::text(version, "/name")));
     versions
         .into_iter()
         .map(|version| {
@@ -273,6 +338,10 @@ fn from_definition(definition: &Value) -> Vec<Arc<Kind>> {
                 status: version.pointer("/subresources/status").is_some(),
                 scale: version.pointer("/subresources/scale").is_some(),
                 generation: true,
+                unconditional: false,
+                stored: stored.clone(),
+                renamed: &[],
+                deprecated: deprecated(version),
                 selectable: selectable.collect(),
                 form: Form::Custom(Arc::new(version.clone())),
             })

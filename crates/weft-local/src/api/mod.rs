@@ -14,13 +14,18 @@ pub mod tls;
 
 mod admission;
 mod apply;
+mod body;
+mod call;
 mod connect;
 mod crd;
 mod create;
 pub mod delete;
 mod discovery;
+mod fields;
+mod managers;
 mod openapi;
 mod patch;
+mod ports;
 mod protobuf;
 mod proxy;
 pub mod read;

@@ -9,7 +9,6 @@ use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::Api;
-use super::error::ApiError;
 use super::kinds::Kind;
 use super::respond::{self, Body, Shown};
 
@@ -26,7 +25,7 @@ pub(super) fn v2(headers: &HeaderMap) -> Response<Body> {
     }
     let document = json!({
         "swagger": "2.0",
-        "info": { "title": "Kubernetes", "version": "v1.33.0" },
+        "info": { "title": "Kubernetes", "version": "v1.36.0" },
         "paths": {},
         "definitions": {},
     });
@@ -47,7 +46,9 @@ pub(super) fn v3(api: &Api, path: &str) -> Response<Body> {
     let wanted = path.trim_start_matches("/openapi/v3/");
     let own: Vec<_> = kinds.iter().filter(|kind| root(kind) == wanted).collect();
     if own.is_empty() {
-        return respond::failure(&ApiError::no_such_resource());
+        let mut response = Response::new(respond::full(""));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        return response;
     }
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for kind in own {
@@ -69,7 +70,7 @@ pub(super) fn v3(api: &Api, path: &str) -> Response<Body> {
     }
     let document = json!({
         "openapi": "3.0.0",
-        "info": { "title": "Kubernetes", "version": "v1.33.0" },
+        "info": { "title": "Kubernetes", "version": "v1.36.0" },
         "paths": paths,
         "components": { "schemas": schemas },
     });

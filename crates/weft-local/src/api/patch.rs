@@ -195,7 +195,7 @@ fn strategic_list(
             for item in patch {
                 let Some(inner) = item.as_object() else { return Ok(patch.to_vec()) };
                 let Some(wanted) = inner.get(key) else {
-                    let message = format!("map: {item} does not contain declared merge key: {key}");
+                    let message = format!("map: {} does not contain declared merge key: {key}", shown(item));
                     return Err(ApiError::new(500, "", message));
                 };
                 let at = current.iter().position(|existing| existing.get(key) == Some(wanted));
@@ -223,6 +223,22 @@ fn strategic_list(
             }
             Ok(interleave(current, changed, &before, of))
         }
+    }
+}
+
+/// A value as a real server writes it in this one message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<String> =
+                map.iter().map(|(key, value)| format!("{key}:{}", shown(value))).collect();
+            entries.sort();
+            format!("map[{}]", entries.join(" "))
+        }
+        Value::Array(list) => format!("[{}]", list.iter().map(shown).collect::<Vec<_>>().join(" ")),
+        Value::String(text) => text.clone(),
+        Value::Null => "<nil>".to_owned(),
+        other => other.to_string(),
     }
 }
 

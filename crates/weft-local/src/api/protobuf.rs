@@ -81,6 +81,14 @@ const SERVICE_ACCOUNT: &Message = &[
     (4, "automountServiceAccountToken", Field::Flag),
 ];
 
+const DELETE_OPTIONS: &Message = &[
+    (1, "gracePeriodSeconds", Field::Number),
+    (2, "preconditions", Field::One(&[(1, "uid", Field::Text), (2, "resourceVersion", Field::Text)])),
+    (3, "orphanDependents", Field::Flag),
+    (4, "propagationPolicy", Field::Text),
+    (5, "dryRun", Field::Texts),
+];
+
 const TOKEN_REQUEST: &Message = &[
     (1, "metadata", Field::One(METADATA)),
     (
@@ -230,6 +238,7 @@ fn message_of(kind: &str) -> Option<&'static Message> {
         "Job" => JOB,
         "Service" => SERVICE,
         "Role" | "ClusterRole" => ROLE,
+        "DeleteOptions" => DELETE_OPTIONS,
         "TokenRequest" => TOKEN_REQUEST,
         "SelfSubjectReview" => SELF_REVIEW,
         "SelfSubjectAccessReview" => SELF_ACCESS,

@@ -106,7 +106,7 @@ fn target(api: &Api, address: &Address) -> Result<SocketAddr, ApiError> {
         api.store.get("pods", &address.namespace, name).ok_or_else(|| ApiError::not_found("pods", name))?;
     let ip: IpAddr = meta::text(&pod, "/status/podIP")
         .parse()
-        .map_err(|_| ApiError::bad_request(format!("address not allowed: pod {name:?} has none yet")))?;
+        .map_err(|_| ApiError::bad_request("address not allowed"))?;
     let ports =
         meta::items(&pod, "/spec/containers").iter().flat_map(|container| meta::items(container, "/ports"));
     let number = match port {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::kinds::Kind;
 use super::selector::{FieldSelector, LabelSelector};
-use super::{Api, meta};
+use super::{Api, body, meta, schema, shape};
 
 /// Which objects of a list are meant.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +75,11 @@ impl Api {
                 Err(_) => return Err(expired(token.as_ref())),
             },
         };
-        let after = token.map(|token| token.after);
+        // Within one namespace, a token may leave that out.
+        let after = token.map(|token| match (token.after, namespace) {
+            ((of, name), Some(namespace)) if of.is_empty() => (namespace.to_owned(), name),
+            (after, _) => after,
+        });
         let mut items = objects
             .into_iter()
             .filter(|object| {
@@ -139,14 +143,46 @@ impl Api {
     }
 }
 
-/// The object in the version asked for. All versions of a custom resource have the same fields here.
+/// The object in the version asked for: what that version's schema does not know is left out, what it defaults is set.
 pub fn in_version(kind: &Kind, object: Arc<Value>) -> Arc<Value> {
-    if !kind.is_custom() || meta::text(&object, "/apiVersion") == kind.api_version() {
+    if meta::text(&object, "/apiVersion") == kind.api_version() {
         return object;
     }
     let mut object = Value::clone(&object);
     object["apiVersion"] = json!(kind.api_version());
+    if let Some(schema) = kind.schema() {
+        schema::prune(schema, &mut object, &mut Vec::new());
+        schema::apply_defaults(schema, &mut object);
+    }
+    let fields = meta::object_mut_self(&mut object);
+    for (here, stored) in kind.renamed {
+        // What the stored form spells out as nothing is left out here.
+        if let Some(value) = fields.shift_remove(*stored).filter(|value| value != "") {
+            fields.insert((*here).to_owned(), value);
+        }
+    }
+    if !kind.renamed.is_empty() {
+        fields.retain(|_, value| value != "");
+    }
     Arc::new(object)
+}
+
+/// An object as it is stored, whatever the version it came in.
+pub(super) fn as_stored(kind: &Kind, mut object: Value) -> Value {
+    if kind.stored == kind.api_version() {
+        return object;
+    }
+    object["apiVersion"] = json!(kind.stored);
+    let fields = meta::object_mut_self(&mut object);
+    for (here, stored) in kind.renamed {
+        if let Some(value) = fields.shift_remove(*here) {
+            fields.insert((*stored).to_owned(), value);
+        }
+    }
+    if !kind.renamed.is_empty() {
+        shape::default_event(fields);
+    }
+    object
 }
 
 /// What lists are ordered by.
@@ -183,9 +219,13 @@ impl std::fmt::Display for Continue {
 
 impl Continue {
     fn parse(text: &str) -> Result<Self, ApiError> {
-        let bad = || ApiError::bad_request("invalid continue token: continue key is not valid");
+        let invalid = |why: &str| {
+            ApiError::bad_request(format!("invalid continue token: continue key is not valid{why}"))
+        };
+        let bad = || invalid("");
         let raw = BASE64.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
-        let token: Value = serde_json::from_slice(&raw).map_err(|_| bad())?;
+        let token: Value = serde_json::from_slice(&raw)
+            .map_err(|e| invalid(&format!(": {}", body::parse_error(&raw, &e))))?;
         let revision = token["rv"].as_i64().and_then(|rv| u64::try_from(rv).ok()).unwrap_or(0);
         let start = token["start"].as_str().ok_or_else(bad)?.trim_end_matches('\0');
         let (namespace, name) = start.split_once('/').unwrap_or(("", start));

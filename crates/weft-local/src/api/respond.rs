@@ -50,6 +50,18 @@ pub(super) struct Shown {
 
 const OFFERED: &str = "application/json, application/yaml";
 
+/// What a representation is to be of: metadata alone has a form of its own for lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked<'a> {
+    /// One object of the kind.
+    One(&'a str),
+    /// A list of the kind.
+    List(&'a str),
+    Watch,
+    /// Whatever the answer will be.
+    Anything,
+}
+
 impl Shown {
     pub(super) const JSON: Self = Self { form: Form::Object, yaml: false };
 
@@ -57,12 +69,14 @@ impl Shown {
     pub(super) fn negotiate(
         headers: &HeaderMap,
         include: Option<&str>,
-        streaming: bool,
+        asked: Asked<'_>,
     ) -> Result<Self, ApiError> {
+        let streaming = asked == Asked::Watch;
         let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         if accept.is_empty() {
             return Ok(Self::JSON);
         }
+        let mut understood = false;
         for offer in accept.split(',') {
             let mut parts = offer.split(';').map(str::trim);
             let media = parts.next().unwrap_or("");
@@ -79,21 +93,48 @@ impl Shown {
                 "application/yaml" if !streaming => true,
                 _ => continue,
             };
-            let form = match parameter("as") {
+            understood = true;
+            let known = ["v1", "v1beta1"].contains(&parameter("v").unwrap_or("v1"));
+            let form = match parameter("as").filter(|_| known) {
                 None if parameters.any(|(key, _)| key == "g") => continue,
                 None => Form::Object,
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => Form::Metadata,
+                Some(form @ ("PartialObjectMetadata" | "PartialObjectMetadataList")) => {
+                    let list = form == "PartialObjectMetadataList";
+                    match asked {
+                        Asked::List(kind) if !list => {
+                            return Err(unfit(&format!(
+                                "{form}, but the requested object is a list ({kind})"
+                            )));
+                        }
+                        Asked::One(kind) if list => {
+                            return Err(unfit(&format!(
+                                "{form}, but the requested object is not a list ({kind})"
+                            )));
+                        }
+                        _ => Form::Metadata,
+                    }
+                }
                 Some("Table") => {
                     let include = match include {
                         Some("None") => Include::Nothing,
                         Some("Object") => Include::Object,
-                        _ => Include::Metadata,
+                        None | Some("" | "Metadata") => Include::Metadata,
+                        Some(other) => {
+                            return Err(ApiError::bad_request(format!(
+                                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must \
+                                 be 'Metadata', 'Object', 'None', or empty"
+                            )));
+                        }
                     };
                     Form::Table { beta: parameter("v") == Some("v1beta1"), include }
                 }
                 Some(_) => continue,
             };
             return Ok(Self { form, yaml });
+        }
+        if understood {
+            let message = format!("only the following media types are accepted: {OFFERED}");
+            return Err(ApiError::new(406, "NotAcceptable", message));
         }
         let streams = if streaming { ", application/json;stream=watch" } else { "" };
         let message = format!("406: Not Acceptable\n\nAvailable representations: {OFFERED}{streams}");
@@ -154,6 +195,10 @@ impl Shown {
     }
 }
 
+fn unfit(what: &str) -> ApiError {
+    ApiError::new(406, "NotAcceptable", format!("you requested {what}"))
+}
+
 /// Items of built-in lists do not repeat their kind; those of custom lists do.
 fn bare(kind: &Kind, object: &Arc<Value>) -> Value {
     let mut object = Value::clone(object);
@@ -193,6 +238,17 @@ pub(super) fn failure(error: &ApiError) -> Response<Body> {
         response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// Adds a `Warning` header before those that are there.
+pub(super) fn warn_first(response: &mut Response<Body>, warning: &str) {
+    let others: Vec<HeaderValue> =
+        response.headers().get_all(http::header::WARNING).iter().cloned().collect();
+    response.headers_mut().remove(http::header::WARNING);
+    warn(response, &[warning.to_owned()]);
+    for other in others {
+        response.headers_mut().append(http::header::WARNING, other);
+    }
 }
 
 /// Adds `Warning` headers.

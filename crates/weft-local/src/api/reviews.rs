@@ -52,6 +52,13 @@ pub(super) fn is_review(address: &Address) -> bool {
         && REVIEWS.iter().any(|review| review.group == address.group && review.plural == address.plural)
 }
 
+/// The kind of review that a path asks for.
+pub(super) fn kind_of(address: &Address) -> &'static str {
+    let found =
+        REVIEWS.iter().find(|review| review.group == address.group && review.plural == address.plural);
+    found.map_or("", |review| review.kind)
+}
+
 /// Answers a review; the question is repeated in the answer.
 pub(super) fn review(api: &Api, user: &User, address: &Address, body: Value) -> Result<Value, ApiError> {
     let review = REVIEWS
@@ -72,7 +79,7 @@ pub(super) fn review(api: &Api, user: &User, address: &Address, body: Value) -> 
             json!({ "userInfo": user.to_info() })
         }
         "tokenreviews" => review_token(api, &body["spec"])?,
-        "selfsubjectaccessreviews" => access(api, user, &body["spec"]),
+        "selfsubjectaccessreviews" => access(api, user, &body["spec"])?,
         _ => {
             let spec = &body["spec"];
             let groups = meta::items(spec, "/groups").iter().filter_map(Value::as_str).map(str::to_owned);
@@ -84,16 +91,21 @@ pub(super) fn review(api: &Api, user: &User, address: &Address, body: Value) -> 
             if asked.name.is_empty() && asked.groups.is_empty() {
                 let error =
                     FieldError::invalid("spec.user", "", "at least one of user or group must be specified");
-                return Err(ApiError::invalid(&format!("{}.{AUTHORIZATION}", review.kind), "", &[error]));
+                return Err(ApiError::invalid(&format!(".{AUTHORIZATION}"), "", &[error]));
             }
-            access(api, &asked, spec)
+            access(api, &asked, spec)?
         }
     };
     Ok(answer)
 }
 
-fn access(api: &Api, user: &User, spec: &Value) -> Value {
+fn access(api: &Api, user: &User, spec: &Value) -> Result<Value, ApiError> {
     let resource = &spec["resourceAttributes"];
+    if resource.is_object() == spec["nonResourceAttributes"].is_object() {
+        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        let error = FieldError::invalid("spec.resourceAttributes", resource.clone(), why);
+        return Err(ApiError::invalid(&format!(".{AUTHORIZATION}"), "", &[error]));
+    }
     let path = spec["nonResourceAttributes"]["path"].as_str();
     let action = match path {
         Some(path) => Action {
@@ -111,7 +123,11 @@ fn access(api: &Api, user: &User, spec: &Value) -> Value {
             path: None,
         },
     };
-    json!({ "allowed": auth::may(&api.store, user, &action) })
+    Ok(match auth::permission(&api.store, user, &action) {
+        None => json!({ "allowed": false }),
+        Some(reason) if reason.is_empty() => json!({ "allowed": true }),
+        Some(reason) => json!({ "allowed": true, "reason": reason }),
+    })
 }
 
 fn review_token(api: &Api, spec: &Value) -> Result<Value, ApiError> {
@@ -147,7 +163,7 @@ pub(super) fn issue_token(api: &Api, address: &Address, body: &Value) -> Result<
         errors.push(FieldError::invalid("spec.expirationSeconds", seconds, why));
     }
     if !errors.is_empty() {
-        return Err(ApiError::invalid("TokenRequest.authentication.k8s.io", name, &errors));
+        return Err(ApiError::invalid("TokenRequest.authentication.k8s.io", "", &errors));
     }
     let audiences = match meta::items(spec, "/audiences") {
         [] => json!([tokens::ISSUER]),
@@ -190,7 +206,9 @@ fn bind(api: &Api, namespace: &str, account: &str, bound: &Value, about: &mut Va
         "Pod" => ("pods", "pod"),
         "Secret" => ("secrets", "secret"),
         _ => {
-            let message = format!("cannot bind token to object of type {kind:?}");
+            let version = meta::text(bound, "/apiVersion");
+            let slash = if version.contains('/') { "" } else { "/" };
+            let message = format!("cannot bind token to object of type {slash}{version}, Kind={kind}");
             return Err(ApiError::bad_request(message));
         }
     };

@@ -96,7 +96,66 @@ fn default_value(schema: &Value, value: &mut Value, depth: usize) {
 
 /// Everything in which an object departs from its schema.
 pub(super) fn validate(schema: &Value, object: &Value, errors: &mut Vec<FieldError>) {
+    let before = errors.len();
     check(schema, object, "", errors, DEPTH);
+    let blocking = [
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    ];
+    if errors[before..].iter().any(|error| blocking.contains(&error.reason)) && has_rules(schema, DEPTH) {
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors \
+                   to complete validation";
+        errors.push(FieldError::invalid("<nil>", Value::Null, why));
+    }
+}
+
+fn has_rules(schema: &Value, depth: usize) -> bool {
+    if depth == 0 {
+        return false;
+    }
+    match schema {
+        Value::Object(map) => {
+            map.contains_key("x-kubernetes-validations")
+                || map.values().any(|inner| has_rules(inner, depth - 1))
+        }
+        Value::Array(list) => list.iter().any(|inner| has_rules(inner, depth - 1)),
+        _ => false,
+    }
+}
+
+/// What keeps a schema from being structural, and defaults that do not fit it.
+pub(super) fn validate_schema(schema: &Value, at: &str, errors: &mut Vec<FieldError>) {
+    check_structure(schema, at, "at the root", errors, DEPTH);
+}
+
+fn check_structure(schema: &Value, at: &str, role: &str, errors: &mut Vec<FieldError>, depth: usize) {
+    if depth == 0 || errors.len() > 100 {
+        return;
+    }
+    let free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"];
+    let typed = !meta::text(schema, "/type").is_empty() || free.iter().any(|key| schema[*key] == json!(true));
+    if !typed {
+        errors.push(FieldError::required(format!("{at}.type"), &format!("must not be empty {role}")));
+    }
+    if let Some(default) = schema.get("default") {
+        let mut found = Vec::new();
+        check(schema, default, "", &mut found, DEPTH);
+        errors.extend(found.into_iter().map(|error| FieldError { field: format!("{at}.default"), ..error }));
+    }
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        let role = "for specified object fields";
+        check_structure(inner, &format!("{at}.properties[{name}]"), role, errors, depth - 1);
+    }
+    if let Some(inner) = schema.get("additionalProperties").filter(|inner| inner.is_object()) {
+        let role = "for specified object fields";
+        check_structure(inner, &format!("{at}.additionalProperties"), role, errors, depth - 1);
+    }
+    if let Some(inner) = schema.get("items").filter(|inner| inner.is_object()) {
+        check_structure(inner, &format!("{at}.items"), "for specified array items", errors, depth - 1);
+    }
 }
 
 fn check(schema: &Value, value: &Value, at: &str, errors: &mut Vec<FieldError>, depth: usize) {
@@ -110,17 +169,16 @@ fn check(schema: &Value, value: &Value, at: &str, errors: &mut Vec<FieldError>, 
     let int_or_string = schema["x-kubernetes-int-or-string"] == json!(true);
     if int_or_string {
         if !value.is_string() && value.as_i64().is_none() {
-            let why = format!("{at} in body must be of type integer or string: \"{}\"", type_of(value));
+            let why = format!("{at} in body must be of type integer,string: \"{}\"", type_of(value));
             errors.push(type_error(field, value, &why));
         }
         return;
     }
-    if let Some(wanted) = schema["type"].as_str()
-        && !has_type(value, wanted)
-    {
+    let fits = schema["type"].as_str().is_none_or(|wanted| has_type(value, wanted));
+    if !fits {
+        let wanted = meta::text(schema, "/type");
         let why = format!("{at} in body must be of type {wanted}: \"{}\"", type_of(value));
         errors.push(type_error(field, value, &why));
-        return;
     }
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
@@ -129,6 +187,9 @@ fn check(schema: &Value, value: &Value, at: &str, errors: &mut Vec<FieldError>, 
             allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         errors.push(FieldError::unsupported(field, value.clone(), &texts));
+    }
+    if !fits {
+        return;
     }
     match value {
         Value::String(text) => check_text(schema, text, at, field, errors),
@@ -151,20 +212,19 @@ fn check(schema: &Value, value: &Value, at: &str, errors: &mut Vec<FieldError>, 
         Value::Object(map) => check_object(schema, map, at, errors, depth),
         _ => {}
     }
-    check_alternatives(schema, value, at, field, errors, depth);
+    check_alternatives(schema, value, at, errors, depth);
 }
 
 fn check_text(schema: &Value, text: &str, at: &str, field: &str, errors: &mut Vec<FieldError>) {
     let length = text.chars().count() as u64;
+    // One reason is enough: of length and pattern, only the first that fails is named.
     if schema["maxLength"].as_u64().is_some_and(|max| length > max) {
         let message = format!("Too long: may not be more than {} bytes", schema["maxLength"]);
         errors.push(FieldError { reason: "FieldValueTooLong", field: field.into(), message });
-    }
-    if schema["minLength"].as_u64().is_some_and(|min| length < min) {
+    } else if schema["minLength"].as_u64().is_some_and(|min| length < min) {
         let why = format!("{at} in body should be at least {} chars long", schema["minLength"]);
         errors.push(FieldError::invalid(field, text, why));
-    }
-    if let Some(pattern) = schema["pattern"].as_str()
+    } else if let Some(pattern) = schema["pattern"].as_str()
         // A pattern beyond this engine's syntax cannot be checked here; a real server will.
         && let Ok(pattern) = regex::Regex::new(pattern)
         && !pattern.is_match(text)
@@ -174,7 +234,8 @@ fn check_text(schema: &Value, text: &str, at: &str, field: &str, errors: &mut Ve
     }
     if schema["format"] == "date-time" && text.parse::<jiff::Timestamp>().is_err() {
         let why = format!("{at} in body must be of type date-time: {text:?}");
-        errors.push(FieldError::invalid(field, text, why));
+        let error = FieldError::invalid(field, text, why);
+        errors.push(FieldError { reason: "FieldValueTypeInvalid", ..error });
     }
 }
 
@@ -252,36 +313,40 @@ fn check_object(
     }
 }
 
-fn check_alternatives(
-    schema: &Value,
-    value: &Value,
-    at: &str,
-    field: &str,
-    errors: &mut Vec<FieldError>,
-    depth: usize,
-) {
-    let fits = |schema: &Value| {
+fn check_alternatives(schema: &Value, value: &Value, at: &str, errors: &mut Vec<FieldError>, depth: usize) {
+    let failures = |schema: &Value| {
         let mut found = Vec::new();
         check(schema, value, at, &mut found, depth - 1);
-        found.is_empty()
+        found
     };
+    let fits = |schema: &Value| failures(schema).is_empty();
+    let field = "<nil>";
     for inner in meta::items(schema, "/allOf") {
         check(inner, value, at, errors, depth - 1);
     }
     let any = meta::items(schema, "/anyOf");
     if !any.is_empty() && !any.iter().any(fits) {
-        let why = format!("{at} in body must validate at least one schema (anyOf)");
+        let why = format!("{at:?} must validate at least one schema (anyOf)");
         errors.push(FieldError::invalid(field, "", why));
+        errors.extend(failures(&any[0]));
     }
     let one = meta::items(schema, "/oneOf");
-    if !one.is_empty() && one.iter().filter(|inner| fits(inner)).count() != 1 {
-        let why = format!("{at} in body must validate one and only one schema (oneOf). Found none valid");
+    let fitting = one.iter().filter(|inner| fits(inner)).count();
+    if !one.is_empty() && fitting != 1 {
+        let found = match fitting {
+            0 => "none valid".to_owned(),
+            several => format!("{several} valid alternatives"),
+        };
+        let why = format!("{at:?} must validate one and only one schema (oneOf). Found {found}");
         errors.push(FieldError::invalid(field, "", why));
+        if fitting == 0 {
+            errors.extend(failures(&one[0]));
+        }
     }
     if let Some(not) = schema.get("not")
         && fits(not)
     {
-        let why = format!("{at} in body must not validate the schema (not)");
+        let why = format!("{at:?} must not validate the schema (not)");
         errors.push(FieldError::invalid(field, "", why));
     }
 }
@@ -378,8 +443,9 @@ mod tests {
         );
         assert_eq!(
             fields(json!({ "spec": { "mode": "Fast", "target": { "a": "x", "b": "y" } } })),
-            ["spec.target"]
+            ["<nil>"]
         );
+        assert_eq!(fields(json!({ "spec": { "mode": "Fast", "target": {} } })), ["<nil>", "spec.target.a"]);
         let twice =
             json!({ "spec": { "mode": "Fast", "rules": [{ "n": "a" }, { "n": "a" }, { "n": "A" }] } });
         assert_eq!(fields(twice), ["spec.rules[1]", "spec.rules[2].n"]);

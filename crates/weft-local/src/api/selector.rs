@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use super::meta;
+use super::{meta, shape};
 
 /// One term of a label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +29,9 @@ impl LabelSelector {
             if part.is_empty() {
                 continue;
             }
-            terms.push(parse_term(part).ok_or_else(|| {
-                ApiError::bad_request(format!(
-                    "unable to parse requirement: found '{part}', expected: a selector"
-                ))
-            })?);
+            let term = parse_term(part).ok_or_else(|| format!("found '{part}', expected: a selector"));
+            let refuse = |why| ApiError::bad_request(format!("unable to parse requirement: {why}"));
+            terms.push(term.and_then(check_term).map_err(refuse)?);
         }
         Ok(Self(terms))
     }
@@ -126,6 +124,23 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
     parts
 }
 
+/// Keys and values must be such that an object could have them.
+fn check_term(term: Term) -> Result<Term, String> {
+    let (key, values): (&String, &[String]) = match &term {
+        Term::In(key, values) | Term::NotIn(key, values) => (key, values),
+        Term::Exists(key) | Term::Absent(key) | Term::Compared(key, ..) => (key, &[]),
+    };
+    if let Some(why) = shape::label_key(key) {
+        return Err(format!("key: Invalid value: {key:?}: {why}"));
+    }
+    for (i, value) in values.iter().enumerate() {
+        if let Some(why) = shape::label_value(value) {
+            return Err(format!("values[{i}][{key}]: Invalid value: {value:?}: {why}"));
+        }
+    }
+    Ok(term)
+}
+
 fn parse_term(part: &str) -> Option<Term> {
     let key_ok = |key: &str| !key.is_empty() && !key.contains([' ', '(', ')', '=', '!']);
     if let Some(key) = part.strip_prefix('!') {
@@ -167,7 +182,8 @@ pub struct FieldSelector(Vec<(String, String, bool)>);
 
 impl FieldSelector {
     /// Parses `metadata.name=a,status.phase!=Running`; `supported` names the fields beside name and namespace.
-    pub fn parse(text: &str, supported: &[&str]) -> Result<Self, ApiError> {
+    /// Built-in kinds without such fields are refused in other words.
+    pub fn parse(text: &str, supported: &[&str], custom: bool) -> Result<Self, ApiError> {
         let mut terms = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (field, value, equal) = if let Some((field, value)) = part.split_once("!=") {
@@ -180,7 +196,13 @@ impl FieldSelector {
                 )));
             };
             if !["metadata.name", "metadata.namespace"].contains(&field) && !supported.contains(&field) {
-                return Err(ApiError::bad_request(format!("field label not supported: {field}")));
+                let message = match supported {
+                    [] if !custom => format!(
+                        "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                    ),
+                    _ => format!("field label not supported: {field}"),
+                };
+                return Err(ApiError::bad_request(message));
             }
             terms.push((field.to_owned(), value.to_owned(), equal));
         }
@@ -246,10 +268,10 @@ mod tests {
     fn field_terms() {
         let pod = json!({ "metadata": { "name": "a" }, "spec": {}, "status": { "phase": "Running" } });
         let supported = ["status.phase", "spec.nodeName"];
-        let check = |text: &str| FieldSelector::parse(text, &supported).unwrap().matches(&pod);
+        let check = |text: &str| FieldSelector::parse(text, &supported, false).unwrap().matches(&pod);
         assert!(check("metadata.name=a,status.phase!=Failed"));
         assert!(check("spec.nodeName="));
         assert!(!check("spec.nodeName=n"));
-        assert!(FieldSelector::parse("spec.x=1", &supported).is_err());
+        assert!(FieldSelector::parse("spec.x=1", &supported, false).is_err());
     }
 }

@@ -16,6 +16,10 @@ use super::meta;
 /// How many changes are remembered. Beyond that, watches and exact lists of the past answer 410.
 const LOG_LENGTH: usize = 20_000;
 
+/// The revision of an empty store. A low number that a client made up is thus a forgotten one, as on a real server,
+/// which has a history by the time that it answers.
+const FIRST: u64 = 100;
+
 /// What happened to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
@@ -70,9 +74,9 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        // Revision 1 is "empty": a real server never answers 0 either, since 0 means "any" in requests.
-        let state = State { revision: 1, objects: HashMap::new(), log: VecDeque::new(), forgotten: 1 };
-        Self { state: Mutex::new(state), revision: watch::Sender::new(1) }
+        let state =
+            State { revision: FIRST, objects: HashMap::new(), log: VecDeque::new(), forgotten: FIRST };
+        Self { state: Mutex::new(state), revision: watch::Sender::new(FIRST) }
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::kinds::{Form, Kind};
 use super::meta::{self, text};
+use super::read;
 use super::respond::{Include, partial};
 use super::selector::LabelSelector;
 
@@ -491,7 +492,8 @@ fn slice(_: &Kind, slice: &Value, now: Timestamp) -> Vec<Value> {
     vec![slice["addressType"].clone(), few(&ports, "<unset>"), few(&addresses, "<unset>"), age(slice, now)]
 }
 
-fn event(_: &Kind, event: &Value, now: Timestamp) -> Vec<Value> {
+fn event(kind: &Kind, event: &Value, now: Timestamp) -> Vec<Value> {
+    let event = &read::as_stored(kind, event.clone());
     let first = ["/firstTimestamp", "/eventTime", "/metadata/creationTimestamp"];
     let last = ["/lastTimestamp", "/series/lastObservedTime", "/eventTime", "/metadata/creationTimestamp"];
     let pick = |fields: &[&str]| {
@@ -503,7 +505,11 @@ fn event(_: &Kind, event: &Value, now: Timestamp) -> Vec<Value> {
         "" => text(event, "/reportingComponent"),
         component => component,
     };
-    let source = match text(event, "/source/host") {
+    let host = match text(event, "/source/host") {
+        "" => text(event, "/reportingInstance"),
+        host => host,
+    };
+    let source = match host {
         "" => component.to_owned(),
         host => format!("{component}, {host}"),
     };
@@ -516,7 +522,7 @@ fn event(_: &Kind, event: &Value, now: Timestamp) -> Vec<Value> {
         json!(source),
         json!(text(event, "/message").trim()),
         pick(&first),
-        json!(count(event, "/count").max(count(event, "/series/count")).max(1).to_string()),
+        json!(count(event, "/count").max(count(event, "/series/count")).max(1)),
         json!(meta::name(event)),
     ]
 }

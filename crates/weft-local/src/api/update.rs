@@ -8,8 +8,8 @@ use super::admission::{self, Operation};
 use super::error::{ApiError, FieldError};
 use super::kinds::Kind;
 use super::store::Refused;
-use super::write::{Write, check_envelope, note_unknown};
-use super::{Api, meta, shape};
+use super::write::{Tracking, Write, check_envelope, note_unknown};
+use super::{Api, managers, meta, ports, read, shape};
 
 /// How often a change without a precondition is tried again when somebody else was faster.
 const ATTEMPTS: usize = 8;
@@ -21,6 +21,8 @@ pub enum Part {
     Status,
     /// A namespace's `…/finalize`.
     Finalize,
+    /// A pod's `…/binding`, with the condition that goes with it.
+    Binding,
 }
 
 impl Part {
@@ -29,6 +31,7 @@ impl Part {
             Self::Main => "",
             Self::Status => "status",
             Self::Finalize => "finalize",
+            Self::Binding => "binding",
         }
     }
 }
@@ -85,6 +88,12 @@ impl Api {
             .into());
         }
         let version = meta::resource_version(&wanted);
+        if version.is_empty() && !kind.unconditional && !write.patched && write.through.is_empty() {
+            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            let mut error = ApiError::invalid(&kind.resource, name, &[error]);
+            error.details["kind"] = json!(kind.plural);
+            return Err(error.into());
+        }
         if !version.is_empty() && version != meta::resource_version(old) {
             return Err(ApiError::modified(&kind.resource, name).into());
         }
@@ -97,10 +106,14 @@ impl Api {
             return Err(ApiError::conflict(&kind.resource, name, &why).into());
         }
 
-        let decoded = shape::decode(kind, &wanted)?;
-        note_unknown(kind, decoded.unknown, write)?;
+        let decoded = shape::decode(kind, &wanted).map_err(|why| write.undecodable(&wanted, why))?;
+        note_unknown(kind, decoded.unknown, write).map_err(|why| write.undecodable(&wanted, why))?;
         let mut object = merge_parts(kind, part, old, decoded.object);
         shape::apply_defaults(kind, &mut object);
+        if write.tracking == Tracking::Updated {
+            let sub = if write.through.is_empty() { part.subresource() } else { write.through };
+            managers::note_update(kind, &write.manager, sub, Some(old), &mut object);
+        }
         if part == Part::Main {
             let (operation, sub) = (Operation::Update, part.subresource());
             let before = object.clone();
@@ -110,8 +123,13 @@ impl Api {
                 shape::apply_defaults(kind, &mut object);
             }
         }
-        check_metadata(kind, &object, old)?;
-        if part != Part::Status {
+        check_metadata(kind, &wanted, &object, old)?;
+        if part == Part::Status {
+            let errors = shape::validate_status(kind, &object);
+            if !errors.is_empty() {
+                return Err(ApiError::invalid(&kind.qualified(), name, &errors).into());
+            }
+        } else {
             let errors = shape::validate(kind, &object, Some(old));
             if !errors.is_empty() {
                 return Err(ApiError::invalid(&kind.qualified(), name, &errors).into());
@@ -119,17 +137,19 @@ impl Api {
         }
         let sub = part.subresource();
         admission::validate(self, kind, Operation::Update, sub, Some(&object), Some(old), write).await?;
+        write.warnings.extend(shape::warnings(kind, &object));
         if object == *old {
             return Ok(Arc::new(object));
         }
         if write.dry_run {
             return Ok(Arc::new(object));
         }
-        self.replace(kind, old, object)
+        self.replace(kind, old, object).map(|stored| read::in_version(kind, stored))
     }
 
-    fn replace(&self, kind: &Kind, old: &Value, mut object: Value) -> Result<Arc<Value>, Attempt> {
+    fn replace(&self, kind: &Kind, old: &Value, object: Value) -> Result<Arc<Value>, Attempt> {
         let seen = meta::resource_version(old);
+        let mut object = read::as_stored(kind, object);
         if ready_to_go(kind, &object) {
             // The last finalizer went: the answer is the object as it was about to be.
             let answer = Arc::new(object.clone());
@@ -139,6 +159,7 @@ impl Api {
         let addresses = (&*kind.resource == "services").then(|| self.addresses.lock());
         if addresses.is_some() {
             self.assign_cluster_ip(&mut object)?;
+            ports::assign(self, &mut object)?;
         }
         let stored = self.store.replace(&kind.resource, seen, object).map_err(|refused| match refused {
             Refused::Stale => Attempt::Raced,
@@ -222,6 +243,7 @@ impl Api {
             set_pointer(&mut object, &paths.spec, json!(replicas));
             Ok(object)
         };
+        write.through = "scale";
         let object = self.update(kind, namespace, name, Part::Main, set, write).await?;
         Ok(Self::scale_of(kind, &object))
     }
@@ -285,9 +307,14 @@ fn merge_parts(kind: &Kind, part: Part, old: &Value, wanted: Value) -> Value {
                 }
             }
             // Built-in kinds take labels and the like along with a status; custom ones do not.
-            for field in ["labels", "annotations", "finalizers"] {
-                if kind.is_custom() {
-                    break;
+            let along: &[&str] = match &*kind.resource {
+                _ if kind.is_custom() => &["managedFields"],
+                "deployments.apps" => &["annotations", "finalizers", "managedFields"],
+                _ => &["labels", "annotations", "finalizers", "managedFields"],
+            };
+            for &field in along {
+                if field == "managedFields" && wanted["metadata"].get(field).is_none() {
+                    continue;
                 }
                 let metadata = meta::metadata_mut(&mut object);
                 match wanted["metadata"].get(field) {
@@ -300,11 +327,21 @@ fn merge_parts(kind: &Kind, part: Part, old: &Value, wanted: Value) -> Value {
         Part::Finalize => {
             let mut object = old.clone();
             object["spec"] = wanted.get("spec").cloned().unwrap_or(json!({}));
+            if meta::items(&object, "/spec/finalizers").is_empty() {
+                meta::object_mut(&mut object, "spec").remove("finalizers");
+            }
+            for field in ["labels", "annotations"] {
+                let metadata = meta::metadata_mut(&mut object);
+                match wanted["metadata"].get(field) {
+                    Some(value) => metadata.insert(field.to_owned(), value.clone()),
+                    None => metadata.remove(field),
+                };
+            }
             return object;
         }
-        Part::Main => wanted,
+        Part::Main | Part::Binding => wanted,
     };
-    if kind.status {
+    if kind.status && part == Part::Main {
         let fields = meta::object_mut_self(&mut object);
         match old.get("status") {
             Some(status) => fields.insert("status".into(), status.clone()),
@@ -357,8 +394,15 @@ fn merge_parts(kind: &Kind, part: Part, old: &Value, wanted: Value) -> Value {
 /// The part of an object whose changes `metadata.generation` counts.
 fn specification(kind: &Kind, object: &Value) -> Value {
     let mut object = object.clone();
-    // Deployments are the one kind whose annotations count.
-    let annotations = object["metadata"].get("annotations").cloned().unwrap_or(Value::Null);
+    // Deployments are the one kind whose annotations count, EndpointSlices the one whose labels do.
+    let of_metadata = match &*kind.resource {
+        "deployments.apps" => object["metadata"].get("annotations").cloned(),
+        "endpointslices.discovery.k8s.io" => object["metadata"].as_object().map(|metadata| {
+            let counted = ["labels", "annotations", "ownerReferences", "finalizers"];
+            counted.iter().filter_map(|&field| metadata.get(field).cloned()).collect()
+        }),
+        _ => None,
+    };
     let fields = meta::object_mut_self(&mut object);
     for field in ["metadata", "status", "apiVersion", "kind"] {
         fields.remove(field);
@@ -369,13 +413,16 @@ fn specification(kind: &Kind, object: &Value) -> Value {
         // Being bound is no change of what the pod is.
         spec.remove("nodeName");
     }
-    if &*kind.resource == "deployments.apps" {
-        fields.insert("annotations".into(), annotations);
-    }
+    fields.extend(of_metadata.map(|counted| ("metadata".to_owned(), counted)));
     object
 }
 
-fn check_metadata(kind: &Kind, object: &Value, old: &Value) -> Result<(), ApiError> {
+fn check_metadata(kind: &Kind, wanted: &Value, object: &Value, old: &Value) -> Result<(), ApiError> {
+    let deletion = &wanted["metadata"]["deletionTimestamp"];
+    if !deletion.is_null() && *deletion != old["metadata"]["deletionTimestamp"] {
+        let error = FieldError::invalid("metadata.deletionTimestamp", deletion.clone(), "field is immutable");
+        return Err(ApiError::invalid(&kind.qualified(), meta::name(object), &[error.clone(), error]));
+    }
     if !meta::deleting(old) {
         return Ok(());
     }
@@ -389,8 +436,9 @@ fn check_metadata(kind: &Kind, object: &Value, old: &Value) -> Result<(), ApiErr
         "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
         quoted.join(", ")
     );
+    // A real server looks twice, and says so twice.
     let error = FieldError::forbidden("metadata.finalizers", why);
-    Err(ApiError::invalid(&kind.qualified(), meta::name(object), &[error]))
+    Err(ApiError::invalid(&kind.qualified(), meta::name(object), &[error.clone(), error]))
 }
 
 /// Whether nothing holds an object that is being deleted any longer.

@@ -81,7 +81,11 @@ pub(super) fn open(
         next_bookmark: Instant::now() + BOOKMARK_EVERY,
         over: false,
     };
-    let initial = query.optional_flag("sendInitialEvents");
+    // A watch from "0" that wants bookmarks is told where its beginning ends, like one that asks for that.
+    let initial = match query.optional_flag("sendInitialEvents") {
+        None if since == "0" && watch.bookmarks => Some(true),
+        asked => asked,
+    };
     if version == 0 || initial == Some(true) {
         watch.start(initial);
     }

@@ -227,7 +227,8 @@ async fn note_revision(client: &Client, deployment: &Value, number: i64) -> Resu
         let annotations = meta::metadata_mut(deployment).entry("annotations").or_insert(Value::Null);
         meta::object_mut_self(annotations).insert(REVISION.to_owned(), json!(number.to_string()));
     };
-    client.update(RESOURCE, deployment, Part::Main, note).await?;
+    // Along with the status: as a change of the specification it would count as a new generation.
+    client.update(RESOURCE, deployment, Part::Status, note).await?;
     Ok(())
 }
 

@@ -251,7 +251,7 @@ impl Node {
                 architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.into(),
                 os_image: "processes of this machine".into(),
                 container_runtime_version: format!("weft://{}", env!("CARGO_PKG_VERSION")),
-                kubelet_version: format!("v1.33.0-weft{}", env!("CARGO_PKG_VERSION")),
+                kubelet_version: format!("v1.36.0-weft{}", env!("CARGO_PKG_VERSION")),
                 ..NodeSystemInfo::default()
             }),
             ..NodeStatus::default()

@@ -108,7 +108,7 @@ pub(crate) async fn http_get(
     let to = resolve(&host, port).await?;
     let stream = TcpStream::connect(to).await.map_err(|e| format!("dial tcp {to}: {e}"))?;
     let mut request = http::Request::get(get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/"))
-        .header(http::header::USER_AGENT, "kube-probe/1.33")
+        .header(http::header::USER_AGENT, "kube-probe/1.36")
         .header(http::header::ACCEPT, "*/*")
         .header(http::header::CONNECTION, "close");
     let mut has_host = false;

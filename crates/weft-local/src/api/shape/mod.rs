@@ -1,5 +1,7 @@
 //! What objects look like: decoding, defaults and validation, kind by kind.
 
+mod hooks;
+mod moments;
 mod names;
 mod pod;
 mod quantity;
@@ -14,8 +16,10 @@ use super::kinds::{Form, Kind};
 use super::meta::{self, default};
 use super::schema;
 
+pub(super) use moments::default_event;
+pub(super) use names::{label_key, label_value};
 pub(super) use pod::{admit as admit_pod, quality_of_service};
-pub(super) use service::keep_address;
+pub(super) use service::{keep_address, settle_families};
 pub(super) use workload::admit_job;
 
 /// An object as decoded, and the fields nobody knows.
@@ -29,13 +33,18 @@ pub(super) fn decode(kind: &Kind, object: &Value) -> Result<Decoded, ApiError> {
     let mut unknown = Vec::new();
     let mut decoded = match &kind.form {
         Form::BuiltIn(decode) => {
-            let decoded = decode(object).map_err(|why| {
-                let (version, kind) = (kind.api_version(), &kind.kind);
+            let refuse = |why: String| {
+                let (version, kind) = (&kind.version, &kind.kind);
                 ApiError::bad_request(format!(
                     "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
                 ))
-            })?;
+            };
+            if let Some(why) = moments::unreadable_time(kind, object) {
+                return Err(refuse(why));
+            }
+            let mut decoded = decode(object).map_err(|why| refuse(undecodable(&why)))?;
             note_unknown(object, &decoded, "", &mut unknown);
+            tidy_decoded(kind, object, &mut decoded);
             decoded
         }
         Form::Custom(_) => {
@@ -43,6 +52,7 @@ pub(super) fn decode(kind: &Kind, object: &Value) -> Result<Decoded, ApiError> {
             if let Some(schema) = kind.schema() {
                 schema::prune(schema, &mut pruned, &mut unknown);
             }
+            unknown.sort();
             pruned
         }
     };
@@ -64,6 +74,43 @@ pub(super) fn decode(kind: &Kind, object: &Value) -> Result<Decoded, ApiError> {
     }
     unknown.retain(|field| field != "apiVersion" && field != "kind");
     Ok(Decoded { object: decoded, unknown })
+}
+
+/// Why a field could not be read; what is no base64 is named by its first wrong byte, as a real server does.
+fn undecodable(why: &str) -> String {
+    let offset = why.contains("Invalid ").then(|| why.split_once("offset ")).flatten();
+    let offset = offset.map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    offset.map_or_else(|| why.to_owned(), |byte| format!("illegal base64 data at input byte {byte}"))
+}
+
+/// Where the types of this library write something else than a real server does.
+fn tidy_decoded(kind: &Kind, given: &Value, decoded: &mut Value) {
+    match kind.plural.as_str() {
+        // A selector that nobody gave is written as an empty one, which would select everything.
+        "deployments" | "replicasets" if given.pointer("/spec/selector").is_none() => {
+            if let Some(spec) = decoded.get_mut("spec").and_then(Value::as_object_mut) {
+                spec.remove("selector");
+            }
+        }
+        // Bounds in schemas are numbers of any kind there, but written as they were given.
+        "customresourcedefinitions" => whole_numbers(decoded),
+        _ => {}
+    }
+}
+
+fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(whole_numbers),
+        Value::Object(map) => map.values_mut().for_each(whole_numbers),
+        Value::Number(number) => {
+            // Beyond this a float no longer holds every whole number.
+            let exact = number.as_f64().filter(|f| number.is_f64() && f.fract() == 0.0 && f.abs() < 9e15);
+            if let Some(whole) = exact.and_then(|f| format!("{f:.0}").parse::<i64>().ok()) {
+                *value = json!(whole);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Collects the paths in `given` that are not in `kept`.
@@ -96,7 +143,17 @@ pub(super) fn apply_defaults(kind: &Kind, object: &mut Value) {
         return;
     }
     match kind.plural.as_str() {
-        "pods" => pod::default_spec(meta::object_mut(object, "spec")),
+        "pods" => {
+            pod::default_spec(meta::object_mut(object, "spec"));
+            pod::default_status(object);
+        }
+        "events" if kind.group.is_empty() => default_event(meta::object_mut_self(object)),
+        "poddisruptionbudgets" => {
+            let status = meta::object_mut(object, "status");
+            for count in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
+                default(status, count, 0);
+            }
+        }
         "services" => service::default_service(object),
         "endpointslices" => service::default_slice(object),
         "deployments" => workload::default_deployment(object),
@@ -179,6 +236,7 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
     names::metadata(object, label_name, kind.group == "rbac.authorization.k8s.io", &mut errors);
     if let Some(schema) = kind.schema() {
         schema::validate(schema, object, &mut errors);
+        check_scale(kind, object, &mut errors);
         return errors;
     }
     match kind.plural.as_str() {
@@ -194,6 +252,11 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
         "deployments" | "replicasets" => workload::validate_replicated(object, old, &mut errors),
         "jobs" => workload::validate_job(object, old, &mut errors),
         "configmaps" | "secrets" => validate_data(object, old, &mut errors),
+        "leases" => moments::validate_lease(object, &mut errors),
+        "events" => moments::validate_event(kind, object, old, &mut errors),
+        "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
+            hooks::validate(object, &mut errors);
+        }
         "customresourcedefinitions" => validate_definition(object, &mut errors),
         "roles" | "clusterroles" => {
             for (i, rule) in meta::items(object, "/rules").iter().enumerate() {
@@ -215,6 +278,53 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
         _ => {}
     }
     errors
+}
+
+/// The replicas of a custom kind that can be scaled must be a number.
+fn check_scale(kind: &Kind, object: &Value, errors: &mut Vec<FieldError>) {
+    let Form::Custom(version) = &kind.form else { return };
+    let path = meta::text(version, "/subresources/scale/specReplicasPath");
+    let Some(value) = object.pointer(&path.replace('.', "/")).filter(|_| !path.is_empty()) else { return };
+    let (shown, sort) = match value {
+        Value::String(text) => (text.clone(), "string"),
+        Value::Bool(flag) => (flag.to_string(), "bool"),
+        Value::Number(number) if number.as_i64().is_none() => (number.to_string(), "float64"),
+        _ => return,
+    };
+    let why = format!("{path} accessor error: {shown} is of the type {sort}, expected int64");
+    errors.push(FieldError::invalid(path, 0, why));
+}
+
+/// Everything wrong with an object whose status was written.
+pub(super) fn validate_status(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if let Some(schema) = kind.schema() {
+        schema::validate(schema, object, &mut errors);
+    } else if kind.plural == "services"
+        && object["spec"]["type"] != "LoadBalancer"
+        && !meta::items(object, "/status/loadBalancer/ingress").is_empty()
+    {
+        let why = "may only be used when `spec.type` is 'LoadBalancer'";
+        errors.push(FieldError::forbidden("status.loadBalancer.ingress", why));
+    }
+    errors
+}
+
+/// What is accepted but should be known.
+pub(super) fn warnings(kind: &Kind, object: &Value) -> Option<String> {
+    let warning = match kind.plural.as_str() {
+        "endpointslices" if object["addressType"] == "FQDN" => {
+            Some("spec.addressType: FQDN endpoints are deprecated")
+        }
+        "secrets" if object["type"] == "kubernetes.io/tls" => {
+            let decoded =
+                base64::engine::general_purpose::STANDARD.decode(meta::text(object, "/data/tls.crt"));
+            let pem = decoded.is_ok_and(|raw| String::from_utf8_lossy(&raw).contains("-----BEGIN "));
+            (!pem).then_some("tls: failed to find any PEM data in certificate input")
+        }
+        _ => None,
+    };
+    warning.map(str::to_owned)
 }
 
 fn validate_data(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
@@ -271,8 +381,18 @@ fn validate_definition(definition: &Value, errors: &mut Vec<FieldError>) {
     }
     let versions = meta::items(definition, "/spec/versions");
     for (i, version) in versions.iter().enumerate() {
-        if version.pointer("/schema/openAPIV3Schema").is_none() {
-            errors.push(FieldError::required(format!("spec.versions[{i}].schema.openAPIV3Schema"), ""));
+        match version.pointer("/schema/openAPIV3Schema") {
+            None => {
+                errors.push(FieldError::required(format!("spec.versions[{i}].schema.openAPIV3Schema"), ""));
+            }
+            // A real server speaks of a single version as of all.
+            Some(schema) if versions.len() == 1 => {
+                schema::validate_schema(schema, "spec.validation.openAPIV3Schema", errors);
+            }
+            Some(schema) => {
+                let at = format!("spec.versions[{i}].schema.openAPIV3Schema");
+                schema::validate_schema(schema, &at, errors);
+            }
         }
     }
     if versions.iter().filter(|version| version["storage"] == json!(true)).count() != 1 {

@@ -1,6 +1,6 @@
 //! What names, labels and keys may look like, with the texts a real server refuses them with.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::api::error::FieldError;
 use crate::api::meta;
@@ -67,6 +67,19 @@ pub(super) fn config_key(text: &str) -> Option<String> {
     (!ok).then(|| CONFIG_KEY.to_owned())
 }
 
+/// Why the text is no key of a label.
+pub(in crate::api) fn label_key(text: &str) -> Option<String> {
+    qualified_name(text)
+}
+
+/// Why the text is no value of a label.
+pub(in crate::api) fn label_value(text: &str) -> Option<String> {
+    if text.len() > 63 {
+        return Some("must be no more than 63 bytes".to_owned());
+    }
+    (!text.is_empty() && !is_name_part(text)).then(|| LABEL_VALUE.to_owned())
+}
+
 /// Why the text is no label or annotation key.
 fn qualified_name(text: &str) -> Option<String> {
     let (prefix, name) = match text.split_once('/') {
@@ -97,10 +110,8 @@ pub(super) fn labels(field: &str, labels: Option<&Map<String, Value>>, errors: &
             errors.push(FieldError::invalid(field, key.as_str(), why));
         }
         let value = value.as_str().unwrap_or("");
-        if value.len() > 63 {
-            errors.push(FieldError::invalid(field, value, "must be no more than 63 bytes"));
-        } else if !value.is_empty() && !is_name_part(value) {
-            errors.push(FieldError::invalid(field, value, LABEL_VALUE));
+        if let Some(why) = label_value(value) {
+            errors.push(FieldError::invalid(field, value, why));
         }
     }
 }
@@ -144,18 +155,40 @@ pub(super) fn metadata(object: &Value, label_name: bool, rbac_name: bool, errors
         }
     }
     let owners = meta::items(object, "/metadata/ownerReferences");
-    if owners.iter().filter(|owner| owner["controller"] == true).count() > 1 {
-        let why = "Only one reference can have Controller set to true";
-        errors.push(FieldError::invalid("metadata.ownerReferences", json!(owners), why));
-    }
-    for (i, owner) in owners.iter().enumerate() {
+    for owner in owners {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if meta::text(owner, &format!("/{field}")).is_empty() {
-                let path = format!("metadata.ownerReferences[{i}].{field}");
-                errors.push(FieldError::invalid(path, "", format!("{field} must not be empty")));
+                let path = format!("metadata.ownerReferences.{field}");
+                errors.push(FieldError::invalid(path, "", "must not be empty"));
             }
         }
     }
+    let controllers: Vec<String> = owners
+        .iter()
+        .filter(|owner| owner["controller"] == true)
+        .map(|owner| format!("{}/{}", meta::text(owner, "/kind"), meta::text(owner, "/name")))
+        .collect();
+    if let [one, other, ..] = controllers.as_slice() {
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {one} and {other}"
+        );
+        // Shown in the order of a real server's fields.
+        let shown: Vec<String> = owners.iter().map(shown_owner).collect();
+        errors.push(FieldError {
+            reason: "FieldValueInvalid",
+            field: "metadata.ownerReferences".into(),
+            message: format!("Invalid value: [{}]: {why}", shown.join(",")),
+        });
+    }
+}
+
+fn shown_owner(owner: &Value) -> String {
+    let fields = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    let shown: Vec<String> = fields
+        .iter()
+        .filter_map(|field| owner.get(*field).map(|value| format!("\"{field}\":{value}")))
+        .collect();
+    format!("{{{}}}", shown.join(","))
 }
 
 #[cfg(test)]

@@ -36,6 +36,34 @@ pub(super) fn default_spec(spec: &mut Map<String, Value>) {
     }
 }
 
+/// The times of a pod's conditions and of its containers' states are written even where they are unknown.
+pub(super) fn default_status(pod: &mut Value) {
+    let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else { return };
+    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(condition) = condition.as_object_mut() {
+            for time in ["lastProbeTime", "lastTransitionTime"] {
+                condition.entry(time).or_insert(Value::Null);
+            }
+        }
+    }
+    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        for container in status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(container) = container.as_object_mut() else { continue };
+            for state in ["state", "lastState"] {
+                let state = container.entry(state).or_insert_with(|| json!({}));
+                for (name, times) in
+                    [("running", &["startedAt"][..]), ("terminated", &["startedAt", "finishedAt"])]
+                {
+                    let Some(found) = state.get_mut(name).and_then(Value::as_object_mut) else { continue };
+                    for time in times {
+                        found.entry(*time).or_insert(Value::Null);
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn default_container(container: &mut Map<String, Value>, host_network: bool) {
     default(container, "resources", json!({}));
     default(container, "terminationMessagePath", "/dev/termination-log");
@@ -484,11 +512,37 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut Vec<FieldEr
     let node_changed =
         !meta::text(old, "/spec/nodeName").is_empty() && new["spec"]["nodeName"] != old["spec"]["nodeName"];
     if node_changed || without_changeable(new) != without_changeable(old) {
-        errors.push(FieldError::forbidden(
-            "spec",
+        let place = changed_place("spec", &without_changeable(old), &without_changeable(new));
+        let why = format!(
             "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
              `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
-             `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
-        ));
+             `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n\
+             {place} was to change"
+        );
+        errors.push(FieldError::forbidden("spec", why));
+    }
+}
+
+/// The first place in which two values differ.
+fn changed_place(at: &str, old: &Value, new: &Value) -> String {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
+            keys.sort();
+            match keys.into_iter().find(|key| old.get(*key) != new.get(*key)) {
+                Some(key) => {
+                    let inner = |map: &Map<String, Value>| map.get(key).cloned().unwrap_or(Value::Null);
+                    changed_place(&format!("{at}.{key}"), &inner(old), &inner(new))
+                }
+                None => at.to_owned(),
+            }
+        }
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            match (0..old.len()).find(|&i| old[i] != new[i]) {
+                Some(i) => changed_place(&format!("{at}[{i}]"), &old[i], &new[i]),
+                None => at.to_owned(),
+            }
+        }
+        _ => at.to_owned(),
     }
 }

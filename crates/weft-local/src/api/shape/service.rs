@@ -13,8 +13,6 @@ pub(super) fn default_service(service: &mut Value) {
     let external_name = spec["type"] == "ExternalName";
     if !external_name {
         default(spec, "internalTrafficPolicy", "Cluster");
-        default(spec, "ipFamilies", json!(["IPv4"]));
-        default(spec, "ipFamilyPolicy", "SingleStack");
     }
     if spec["sessionAffinity"] == "ClientIP" {
         default(spec, "sessionAffinityConfig", json!({ "clientIP": { "timeoutSeconds": 10_800 } }));
@@ -40,6 +38,22 @@ pub(super) fn default_service(service: &mut Value) {
     default(status, "loadBalancer", json!({}));
 }
 
+/// The families of a Service's addresses. One whose endpoints somebody else writes may have them of both.
+pub(crate) fn settle_families(service: &mut Value) {
+    let spec = meta::object_mut(service, "spec");
+    if spec.get("type").is_some_and(|kind| kind == "ExternalName") {
+        return;
+    }
+    let bare = spec.get("selector").and_then(Value::as_object).is_none_or(serde_json::Map::is_empty);
+    if bare && spec.get("clusterIP").is_some_and(|ip| ip == "None") {
+        default(spec, "ipFamilies", json!(["IPv4", "IPv6"]));
+        default(spec, "ipFamilyPolicy", "RequireDualStack");
+        return;
+    }
+    default(spec, "ipFamilies", json!(["IPv4"]));
+    default(spec, "ipFamilyPolicy", "SingleStack");
+}
+
 /// What an update leaves out is kept: the address is for life.
 pub(crate) fn keep_address(new: &mut Value, old: &Value) {
     let still_clustered = new["spec"]["type"] != "ExternalName";
@@ -50,6 +64,14 @@ pub(crate) fn keep_address(new: &mut Value, old: &Value) {
                 spec.insert(field.to_owned(), value.clone());
             }
         }
+    }
+    if still_clustered {
+        for field in ["ipFamilies", "ipFamilyPolicy"] {
+            if let Some(value) = old["spec"].get(field) {
+                default(spec, field, value.clone());
+            }
+        }
+        settle_families(new);
     }
 }
 
@@ -96,8 +118,13 @@ pub(super) fn validate_service(service: &Value, old: Option<&Value>, errors: &mu
         }
         let key = (&port["port"], &port["protocol"]);
         if seen.contains(&key) {
-            let shown = json!({ "port": port["port"], "protocol": port["protocol"] });
-            errors.push(FieldError::duplicate(field, shown));
+            // In the form in which a real server has it.
+            let shown = format!(
+                "{{\"Name\":\"\",\"Protocol\":{},\"AppProtocol\":null,\"Port\":{},\"TargetPort\":0,\"NodePort\":0}}",
+                port["protocol"], port["port"]
+            );
+            let message = format!("Duplicate value: {shown}");
+            errors.push(FieldError { reason: "FieldValueDuplicate", field, message });
         }
         seen.push(key);
     }
@@ -113,7 +140,8 @@ pub(super) fn validate_service(service: &Value, old: Option<&Value>, errors: &mu
     if kind == "ExternalName" && meta::text(spec, "/externalName").is_empty() {
         errors.push(FieldError::required("spec.externalName", ""));
     }
-    if spec["ipFamilyPolicy"] == "RequireDualStack" {
+    let bare = spec["selector"].as_object().is_none_or(serde_json::Map::is_empty);
+    if spec["ipFamilyPolicy"] == "RequireDualStack" && !(headless && bare) {
         let why = "this cluster is not configured for dual-stack services";
         errors.push(FieldError::invalid("spec.ipFamilyPolicy", "RequireDualStack", why));
     }
@@ -164,21 +192,58 @@ pub(super) fn validate_slice(slice: &Value, old: Option<&Value>, errors: &mut Ve
             errors.push(FieldError::required(format!("endpoints[{i}].addresses"), why));
         }
         for (j, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
-            let parsed: Result<std::net::IpAddr, _> = address.parse();
-            let fits = match kind {
-                "IPv4" => parsed.is_ok_and(|ip| ip.is_ipv4()),
-                "IPv6" => parsed.is_ok_and(|ip| ip.is_ipv6()),
-                _ => true,
-            };
-            if !fits {
-                let why = format!("must be a valid {kind} address");
-                errors.push(FieldError::invalid(format!("endpoints[{i}].addresses[{j}]"), address, why));
+            if !["IPv4", "IPv6"].contains(&kind) {
+                continue;
+            }
+            let field = format!("endpoints[{i}].addresses");
+            match address.parse::<std::net::IpAddr>() {
+                Err(_) => {
+                    let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+                    errors.push(FieldError::invalid(format!("{field}[{j}]"), address, why));
+                }
+                Ok(ip) if ip.is_ipv4() != (kind == "IPv4") => {
+                    errors.push(FieldError::invalid(field, address, format!("must be an {kind} address")));
+                }
+                Ok(ip) => {
+                    if let Some(why) = unreachable(ip) {
+                        errors.push(FieldError::invalid(format!("{field}[{j}]"), address, why));
+                    }
+                }
             }
         }
     }
+    let mut port_names: Vec<&str> = Vec::new();
     for (i, port) in meta::items(slice, "/ports").iter().enumerate() {
-        if let Some(number) = port["port"].as_i64() {
-            pod::port_number(&format!("ports[{i}].port"), number, errors);
+        let name = meta::text(port, "/name");
+        if let Some(why) = (!name.is_empty()).then(|| names::label(name)).flatten() {
+            errors.push(FieldError::invalid(format!("ports[{i}].name"), name, why));
+        } else if port_names.contains(&name) {
+            errors.push(FieldError::duplicate(format!("ports[{i}].name"), name));
         }
+        port_names.push(name);
+        let protocols = ["SCTP", "TCP", "UDP"];
+        let protocol = meta::text(port, "/protocol");
+        if !protocols.contains(&protocol) {
+            errors.push(FieldError::unsupported(format!("ports[{i}].protocol"), protocol, &protocols));
+        }
+    }
+}
+
+/// Why an address cannot be an endpoint's. One of loopback can: on this machine it leads somewhere.
+fn unreachable(ip: std::net::IpAddr) -> Option<&'static str> {
+    use std::net::IpAddr::{V4, V6};
+    let link_local = match ip {
+        V4(ip) => ip.is_link_local(),
+        V6(ip) => ip.is_unicast_link_local(),
+    };
+    let multicast = match ip {
+        V4(ip) => ip.octets()[..3] == [224, 0, 0],
+        V6(ip) => ip.segments()[0] & 0xffc0 == 0xff00 && ip.segments()[0] & 0xf == 2,
+    };
+    match () {
+        () if ip.is_unspecified() => Some("may not be unspecified (0.0.0.0 or ::)"),
+        () if link_local => Some("may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
+        () if multicast => Some("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"),
+        () => None,
     }
 }
