@@ -1,9 +1,9 @@
 //! `weft controller` as its Deployment runs it: a process of its own, an API, and clients that verify it.
 
-use crate::harness::{Cluster, shown};
+use crate::harness::{Cluster, create, shown};
 use kube::{
-    Api, ResourceExt as _,
-    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    Api,
+    api::{Patch, PatchParams, PostParams},
 };
 use linkerd2_proxy_api::{
     destination::{GetDestination, destination_client::DestinationClient, update},
@@ -44,20 +44,6 @@ impl Drop for Running {
 fn own_address() -> Ipv4Addr {
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 91, high, low.clamp(1, 254))
-}
-
-async fn create(client: &kube::Client, object: &Value) {
-    let object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
-    let types = object.types.clone().expect("apiVersion and kind");
-    let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    if let Err(error) = api.create(&PostParams::default(), &object).await {
-        panic!("{} {}: {error}", types.kind, object.name_any());
-    }
 }
 
 /// The answer to one GET: its status.

@@ -1,5 +1,9 @@
 //! An API server in this process, and the programs that talk to it.
 
+use kube::{
+    Api, ResourceExt as _,
+    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
+};
 use serde_json::Value;
 use std::{
     io::Write as _,
@@ -66,6 +70,21 @@ impl Cluster {
         let output = self.kubectl(&all, "").expect("it was there before");
         assert!(output.status.success(), "kubectl get {args:?}: {}", shown(&output));
         serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+/// Creates an object of any kind.
+pub(crate) async fn create(client: &kube::Client, object: &Value) {
+    let object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
+    let types = object.types.clone().expect("apiVersion and kind");
+    let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    if let Err(error) = api.create(&PostParams::default(), &object).await {
+        panic!("{} {}: {error}", types.kind, object.name_any());
     }
 }
 

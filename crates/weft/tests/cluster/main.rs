@@ -4,3 +4,4 @@ mod controller;
 mod harness;
 mod inject;
 mod install;
+mod machine;
