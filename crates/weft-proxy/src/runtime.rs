@@ -149,8 +149,12 @@ async fn run(config: Config, issuer: Issuer, log: Arc<Log>) -> Result<(), Fault>
     let metrics = Metrics::new(config.metrics_retain_idle);
     let (recorder, journal) = Recorder::new(metrics.clone(), config.pod_name(), &config.identity.local_name);
     let (identity, publisher) = identity::Handle::new(config.identity.local_name.clone());
-    let (shared, questions) =
-        discovery::Shared::new(config.inbound.default_policy.clone(), config.inbound.opaque_ports.clone());
+    let (shared, questions) = discovery::Shared::new(discovery::Defaults {
+        policy: config.inbound.default_policy.clone(),
+        with_identity: config.inbound.identity_policy.clone(),
+        identity_ports: config.inbound.identity_ports.clone(),
+        opaque_ports: config.inbound.opaque_ports.clone(),
+    });
     let (drain_signal, drain) = drain::channel();
     let hearts: Vec<Arc<Heart>> = (0..config.workers).map(|n| Heart::new(format!("worker-{n}"))).collect();
     let agents_heart = Heart::new("agent".into());

@@ -108,6 +108,10 @@ fn inbound(
         ));
     }
     let default_policy = policy::default_policy(vars, cluster_networks, detect_timeout);
+    // A name that cannot be read was told just before.
+    let identity_policy =
+        default_policy.is_some().then(|| policy::identity_policy(vars, cluster_networks, detect_timeout));
+    let identity_ports = vars.ports("INBOUND_PORTS_REQUIRE_IDENTITY");
     let gateway_suffixes = vars.suffixes("INBOUND_GATEWAY_SUFFIXES");
     let mut ports = vars.ports("INBOUND_PORTS");
     ports.extend(admin.map(|addr| addr.port()));
@@ -133,6 +137,8 @@ fn inbound(
         discovery_idle: discovery_idle?,
         profile_timeout: profile_timeout?,
         default_policy: Arc::new(default_policy?),
+        identity_policy: Arc::new(identity_policy.flatten()?),
+        identity_ports,
         ports,
         opaque_ports,
         ips,

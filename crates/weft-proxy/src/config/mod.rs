@@ -66,6 +66,9 @@ pub struct Inbound {
     pub discovery_idle: Duration,
     /// What applies until the controller answers, and where it never does.
     pub default_policy: Arc<ServerPolicy>,
+    /// The same, for ports that require an identity.
+    pub identity_policy: Arc<ServerPolicy>,
+    pub identity_ports: BTreeSet<u16>,
     /// Watched from the start and for good.
     pub ports: BTreeSet<u16>,
     /// Opaque until the controller says otherwise.

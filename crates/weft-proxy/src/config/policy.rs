@@ -17,6 +17,18 @@ pub(super) fn default_policy(
     vars.parse("INBOUND_DEFAULT_POLICY", |name| server_policy(name, cluster, detect_timeout))
 }
 
+/// The same, for ports that require an identity: what is allowed to all is allowed to those that prove one.
+pub(super) fn identity_policy(
+    vars: &mut Vars<'_>,
+    cluster: &[IpNet],
+    detect_timeout: Option<Duration>,
+) -> Option<ServerPolicy> {
+    let detect_timeout = detect_timeout.unwrap_or_default();
+    vars.parse("INBOUND_DEFAULT_POLICY", |name| {
+        server_policy(&name.replace("unauthenticated", "authenticated"), cluster, detect_timeout)
+    })
+}
+
 /// The policy that one of Linkerd's default policy names stands for.
 pub(super) fn server_policy(name: &str, cluster: &[IpNet], detect_timeout: Duration) -> Option<ServerPolicy> {
     let anywhere = || -> Vec<IpNet> {

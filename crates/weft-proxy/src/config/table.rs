@@ -252,7 +252,7 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION" Ports, "", "Ports whose bytes are moved unread until the controller says otherwise";
             "INBOUND_IPS" Ips, "", "This pod's addresses; connections for others are refused. Empty: any";
             "INBOUND_GATEWAY_SUFFIXES" Suffixes, "", "Names that this proxy forwards to as a gateway";
-            "INBOUND_PORTS_REQUIRE_IDENTITY" Dead, "", "Without effect, as in Linkerd: policy decides";
+            "INBOUND_PORTS_REQUIRE_IDENTITY" Ports, "", "Ports that let in nobody without an identity until the controller speaks, whatever `INBOUND_DEFAULT_POLICY` allows";
             "INBOUND_PORTS_REQUIRE_TLS" Dead, "", "Without effect, as in Linkerd: policy decides";
         },
     ),

@@ -155,6 +155,18 @@ fn the_default_policies_are_all_known() {
         let config = read(&[&policy, "POLICY_CLUSTER_NETWORKS=10.0.0.0/8"]).unwrap();
         assert_eq!(config.inbound.default_policy.audit, name == "audit");
     }
+    // Ports that require an identity have the authenticated kind of it.
+    for (name, of_all, of_identity) in [
+        ("all-unauthenticated", "all-unauthenticated", "all-authenticated"),
+        ("all-authenticated", "all-authenticated", "all-authenticated"),
+        ("deny", "deny", "deny"),
+    ] {
+        let name = format!("INBOUND_DEFAULT_POLICY={name}");
+        let inbound = read(&[&name, "INBOUND_PORTS_REQUIRE_IDENTITY=8080,9000-9001"]).unwrap().inbound;
+        assert_eq!(inbound.default_policy.meta.name(), of_all);
+        assert_eq!(inbound.identity_policy.meta.name(), of_identity);
+        assert_eq!(inbound.identity_ports, [8080, 9000, 9001].into());
+    }
     let deny = read(&["INBOUND_DEFAULT_POLICY=deny"]).unwrap().inbound.default_policy;
     assert!(deny.authorizations.is_empty());
     let open = read(&[]).unwrap().inbound.default_policy;

@@ -1,6 +1,8 @@
 //! A discovery that knows what a test tells it.
 
-use super::{Ask, Destination, Discovery, EndpointsState, Known, Lookup, Progress, Shared, Snapshot};
+use super::{
+    Ask, Defaults, Destination, Discovery, EndpointsState, Known, Lookup, Progress, Shared, Snapshot,
+};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -33,7 +35,12 @@ struct Named {
 impl Discovery {
     /// For tests: a discovery without a controller.
     pub fn fixed(default_policy: Arc<ServerPolicy>) -> (Discovery, Fixed) {
-        let (shared, questions) = Shared::new(default_policy, BTreeSet::new());
+        let (shared, questions) = Shared::new(Defaults {
+            with_identity: default_policy.clone(),
+            policy: default_policy,
+            identity_ports: BTreeSet::new(),
+            opaque_ports: BTreeSet::new(),
+        });
         let fixed = Fixed {
             shared: shared.clone(),
             destinations: Mutex::default(),

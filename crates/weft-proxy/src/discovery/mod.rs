@@ -114,16 +114,37 @@ pub struct Discovery {
     shared: Arc<Shared>,
 }
 
+/// What holds for ports until the controller speaks.
+#[derive(Debug)]
+pub(crate) struct Defaults {
+    pub(crate) policy: Arc<ServerPolicy>,
+    /// Of ports that let in nobody without an identity.
+    pub(crate) with_identity: Arc<ServerPolicy>,
+    pub(crate) identity_ports: BTreeSet<u16>,
+    /// Ports whose bytes are not to be looked at.
+    pub(crate) opaque_ports: BTreeSet<u16>,
+}
+
+impl Defaults {
+    fn of(&self, port: u16) -> Arc<ServerPolicy> {
+        let policy = match self.identity_ports.contains(&port) {
+            true => &self.with_identity,
+            false => &self.policy,
+        };
+        match self.opaque_ports.contains(&port) {
+            true => Arc::new(ServerPolicy { protocol: Protocol::Opaque, ..ServerPolicy::clone(policy) }),
+            false => policy.clone(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) destinations: Snapshot<SocketAddr, Progress>,
     pub(crate) named: Snapshot<String, Progress>,
     pub(crate) endpoints: Snapshot<String, Arc<EndpointsState>>,
     pub(crate) ports: Snapshot<u16, Arc<ServerPolicy>>,
-    default_policy: Arc<ServerPolicy>,
-    /// The default policy of ports whose bytes are not to be looked at.
-    opaque_policy: Arc<ServerPolicy>,
-    opaque_ports: BTreeSet<u16>,
+    defaults: Defaults,
     asks: mpsc::Sender<Ask>,
     epoch: Instant,
 }
@@ -149,21 +170,14 @@ impl<T> Known<T> {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        default_policy: Arc<ServerPolicy>,
-        opaque_ports: BTreeSet<u16>,
-    ) -> (Arc<Self>, mpsc::Receiver<Ask>) {
+    pub(crate) fn new(defaults: Defaults) -> (Arc<Self>, mpsc::Receiver<Ask>) {
         let (asks, questions) = mpsc::channel(ASK_QUEUE);
-        let opaque_policy =
-            Arc::new(ServerPolicy { protocol: Protocol::Opaque, ..ServerPolicy::clone(&default_policy) });
         let shared = Shared {
-            opaque_policy,
-            opaque_ports,
+            defaults,
             destinations: Snapshot::default(),
             named: Snapshot::default(),
             endpoints: Snapshot::default(),
             ports: Snapshot::default(),
-            default_policy,
             asks,
             epoch: Instant::now(),
         };
@@ -172,11 +186,7 @@ impl Shared {
 
     /// What holds for a port until the controller speaks.
     pub(crate) fn default_policy(&self, port: u16) -> Arc<ServerPolicy> {
-        if self.opaque_ports.contains(&port) {
-            self.opaque_policy.clone()
-        } else {
-            self.default_policy.clone()
-        }
+        self.defaults.of(port)
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

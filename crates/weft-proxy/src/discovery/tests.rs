@@ -3,7 +3,7 @@
 mod founding;
 
 use super::{
-    Destination, Discovery, EndpointsState, Lookup, Shared,
+    Defaults, Destination, Discovery, EndpointsState, Lookup, Shared,
     agent::{self, Idle},
     context::{Confirmer, Context},
     judge::each_endpoint,
@@ -78,7 +78,12 @@ async fn bench_with(max_age: Option<Duration>) -> Bench {
         memory: Default::default(),
         recorder,
     });
-    let (shared, questions) = Shared::new(server_policy("default"), BTreeSet::from([3306]));
+    let (shared, questions) = Shared::new(Defaults {
+        policy: server_policy("default"),
+        with_identity: server_policy("with-identity"),
+        identity_ports: BTreeSet::from([4306]),
+        opaque_ports: BTreeSet::from([3306, 4306]),
+    });
     let discovery = Discovery::new(shared.clone());
     let idle = Idle {
         outbound: Duration::from_secs(5),
@@ -328,6 +333,9 @@ async fn a_ports_policy_is_the_default_until_the_controller_speaks() {
     assert_eq!(policy.borrow().meta.name(), "default");
     assert!(matches!(policy.borrow().protocol, Protocol::Detect { .. }));
     assert_eq!(bench.discovery.inbound(3306).borrow().protocol, Protocol::Opaque);
+    // And so is who may call a port that requires an identity.
+    let both = bench.discovery.inbound(4306).borrow().clone();
+    assert_eq!((both.meta.name(), &both.protocol), ("with-identity", &Protocol::Opaque));
     bench.controller.server(80, Step::Say(ServerPolicy::clone(&server_policy("mine"))));
     until(&mut policy, |policy| policy.meta.name() == "mine").await;
     bench.controller.server(80, Step::End(Grpc::Unavailable));
