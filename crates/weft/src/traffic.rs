@@ -5,7 +5,7 @@ use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write as _,
     time::{Duration, Instant},
 };
@@ -18,6 +18,8 @@ const SCRAPES_AT_ONCE: usize = 8;
 pub(crate) struct Snapshot {
     at: Instant,
     pods: HashMap<String, PodMetrics>,
+    /// Pods whose policy does not let their proxies be read.
+    pub(crate) refused: BTreeSet<String>,
 }
 
 struct PodMetrics {
@@ -55,17 +57,28 @@ pub(crate) async fn scrape(client: &Client, namespace: Option<&str>) -> kube::Re
             let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
             let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:4191/proxy/metrics");
             let request = http::Request::get(path).body(Vec::new()).ok()?;
-            // A pod that is starting or ending has no metrics; it shows up when it has.
-            let text =
-                tokio::time::timeout(SCRAPE_DEADLINE, client.request_text(request)).await.ok()?.ok()?;
-            let samples = prom::parse(&text, wanted);
-            Some((format!("{namespace}/{name}"), PodMetrics { workload: workload(&pod), samples }))
+            let text = match tokio::time::timeout(SCRAPE_DEADLINE, client.request_text(request)).await.ok()? {
+                Ok(text) => Some(text),
+                Err(kube::Error::Api(status)) if status.code == 403 => None,
+                // A pod that is starting or ending has no metrics; it shows up when it has.
+                Err(_) => return None,
+            };
+            let metrics =
+                text.map(|text| PodMetrics { workload: workload(&pod), samples: prom::parse(&text, wanted) });
+            Some((format!("{namespace}/{name}"), metrics))
         })
         .buffer_unordered(SCRAPES_AT_ONCE)
         .filter_map(|found| async { found })
-        .collect()
+        .collect::<Vec<_>>()
         .await;
-    Ok(Snapshot { at, pods: scraped })
+    let mut snapshot = Snapshot { at, pods: HashMap::new(), refused: BTreeSet::new() };
+    for (pod, metrics) in scraped {
+        match metrics {
+            Some(metrics) => drop(snapshot.pods.insert(pod, metrics)),
+            None => drop(snapshot.refused.insert(pod)),
+        }
+    }
+    Ok(snapshot)
 }
 
 fn wanted(name: &str) -> bool {
@@ -214,7 +227,7 @@ mod tests {
 
     fn snapshot(at: Instant, text: &str) -> Snapshot {
         let metrics = PodMetrics { workload: "shop/web".into(), samples: prom::parse(text, wanted) };
-        Snapshot { at, pods: HashMap::from([("shop/web-1".to_string(), metrics)]) }
+        Snapshot { at, pods: HashMap::from([("shop/web-1".to_string(), metrics)]), refused: BTreeSet::new() }
     }
 
     const LABELS: &str = r#"direction="outbound",dst_namespace="shop",dst_service="store",server_id="store.shop.serviceaccount.identity.linkerd.cluster.local""#;

@@ -38,6 +38,12 @@ impl Stat {
         tokio::time::sleep(Duration::from_secs(self.window)).await;
         let now = traffic::scrape(&client, self.namespace.as_deref()).await?;
         let edges = traffic::edges(&before, &now);
+        if !now.refused.is_empty() {
+            let refused = now.refused.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+            anstream::eprintln!(
+                "weft: not read, since policies of their admin ports (4191) forbid it: {refused}"
+            );
+        }
         let mut out = anstream::stdout().lock();
         match self.output {
             Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&edges)?)?,

@@ -2,6 +2,7 @@
 //!
 //! They need root and network namespaces; where these are impossible each test says SKIPPED and why.
 
+mod admin;
 mod capture;
 mod harness;
 mod identity;
