@@ -32,7 +32,7 @@ const CONTROLLER: &str = "linkerd.io/policy-controller";
 const COMPONENT: &str = "policy-controller";
 /// So many warnings without a status are remembered as told; then all are told again.
 const TOLD: usize = 10_000;
-/// After a write that failed for a reason which the next one would meet, too.
+/// After a write that failed, until everything is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// A status that should be written.
@@ -111,6 +111,7 @@ async fn all(
     if told.len() > TOLD {
         told.clear();
     }
+    let mut complete = true;
     for part in PARTS {
         for write in store.look(|reader, config| part(reader, config, Timestamp::now())) {
             // Writing takes a while, and another replica may have taken over.
@@ -121,15 +122,28 @@ async fn all(
                 let mut warnings = write.warnings.clone();
                 warnings.retain(|(_, message)| told.insert((write.path.clone(), message.clone())));
                 warn(events, &Write { warnings, ..write });
-            } else if !put(client, events, &write).await {
-                return false;
+            } else {
+                match put(client, events, &write).await {
+                    Put::Done => {}
+                    Put::Refused => complete = false,
+                    Put::Failed => return false,
+                }
             }
         }
     }
-    true
+    complete
 }
 
-async fn put(client: &Client, events: &Events, write: &Write) -> bool {
+/// What became of a write.
+enum Put {
+    Done,
+    /// The API does not take this one; the next may well be taken.
+    Refused,
+    /// The next one would meet the same.
+    Failed,
+}
+
+async fn put(client: &Client, events: &Events, write: &Write) -> Put {
     let patch = json!({"metadata": {"resourceVersion": write.version}, "status": write.status});
     match api::merge(client, &format!("{}/status", write.path), &patch).await {
         Ok(_) => warn(events, write),
@@ -137,10 +151,13 @@ async fn put(client: &Client, events: &Events, write: &Write) -> bool {
         Err(error) if matches!(error.code(), Some(404 | 409)) => {}
         Err(error) => {
             tracing::warn!(path = write.path, %error, "a status could not be written");
-            return false;
+            return match error.code() {
+                Some(400 | 403 | 422) => Put::Refused,
+                _ => Put::Failed,
+            };
         }
     }
-    true
+    Put::Done
 }
 
 fn warn(events: &Events, write: &Write) {

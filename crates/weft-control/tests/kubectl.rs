@@ -1,16 +1,19 @@
 //! Every CustomResourceDefinition of ours through `kubectl`, as people use it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{io::Write, path::Path, process::Stdio, time::Duration};
 use tokio::{process::Command, time::timeout};
 use weft_control::bootstrap::crds;
-use weft_kube::api;
-use weft_local::api::{ApiServer, Config};
+
+#[path = "support/cluster.rs"]
+mod cluster;
+use cluster::Cluster;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Kubectl {
-    kubeconfig: tempfile::NamedTempFile,
+    cluster: Cluster,
+    namespace: String,
     cache: tempfile::TempDir,
 }
 
@@ -21,7 +24,8 @@ impl Kubectl {
         file.write_all(input.as_bytes()).unwrap();
         let run = Command::new("kubectl")
             .arg("--kubeconfig")
-            .arg(self.kubeconfig.path())
+            .arg(self.cluster.kubeconfig())
+            .args(["--namespace", &self.namespace])
             .arg("--cache-dir")
             .arg(self.cache.path())
             .args(arguments.split(' '))
@@ -49,21 +53,19 @@ impl Kubectl {
     }
 }
 
-async fn kubectl() -> Option<(ApiServer, Kubectl)> {
+async fn kubectl() -> Option<Kubectl> {
     if !std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| is_there(&dir))) {
         eprintln!("SKIPPED: there is no kubectl in PATH");
         return None;
     }
-    let server = ApiServer::new(Config::default()).unwrap();
-    let addr = server.spawn_on_loopback().await.unwrap();
-    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(kubeconfig.path(), server.kubeconfig(addr)).unwrap();
-    let client = api::connect(Some(kubeconfig.path())).await.unwrap();
-    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let cluster = Cluster::start().await;
     for definition in crds::linkerd().into_iter().chain(crds::gateway()) {
-        api::create(&client, definitions, &definition).await.unwrap();
+        cluster.define(&definition).await;
     }
-    Some((server, Kubectl { kubeconfig, cache: tempfile::tempdir().unwrap() }))
+    // What another test's webhooks say is no matter of this one.
+    let labels = json!({"labels": {"config.linkerd.io/admission-webhooks": "disabled"}});
+    let namespace = cluster.namespace("kubectl", labels).await;
+    Some(Kubectl { cluster, namespace, cache: tempfile::tempdir().unwrap() })
 }
 
 fn is_there(dir: &Path) -> bool {
@@ -150,12 +152,12 @@ const KINDS: [(&str, &str, &str, &str); 15] = [
 ];
 
 fn yaml(version: &str, kind: &str, spec: &str) -> String {
-    format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x, namespace: default}}\nspec: {spec}\n")
+    format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n")
 }
 
 #[tokio::test]
 async fn definitions_work_with_kubectl() {
-    let Some((_server, kubectl)) = kubectl().await else { return };
+    let Some(kubectl) = kubectl().await else { return };
     for (version, kind, good, bad) in KINDS {
         let group = version.split('/').next().unwrap();
         let resource = format!("{kind}.{group}");
@@ -183,7 +185,7 @@ async fn definitions_work_with_kubectl() {
 
 #[tokio::test]
 async fn kubectl_explains_and_lists() {
-    let Some((_server, kubectl)) = kubectl().await else { return };
+    let Some(kubectl) = kubectl().await else { return };
     for (field, expected) in [
         ("servers.spec.accessPolicy", "Who may call besides those whom authorizations allow"),
         ("srv.spec.proxyProtocol", "How the port's bytes are read"),

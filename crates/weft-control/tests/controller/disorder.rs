@@ -49,14 +49,14 @@ async fn carry(mut client: TcpStream, to: SocketAddr, mut way: watch::Receiver<W
     }
 }
 
-fn get_store() -> GetDestination {
-    GetDestination { path: "store.shop.svc.cluster.local:80".to_owned(), ..Default::default() }
+fn get_store(mesh: &Mesh) -> GetDestination {
+    GetDestination { path: format!("{}:80", mesh.dns("store")), ..Default::default() }
 }
 
 async fn store(mesh: &Mesh) {
     mesh.shop().await;
     mesh.create(
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "store", "namespace": "shop"},
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "store", "namespace": mesh.shop},
             "spec": {"ports": [{"name": "http", "port": 80, "targetPort": "http"}]}}),
     )
     .await;
@@ -65,8 +65,11 @@ async fn store(mesh: &Mesh) {
 }
 
 /// What a new stream is told once there are endpoints.
-async fn endpoints(client: &mut DestinationClient<Channel>) -> (tonic::Streaming<dst::Update>, usize) {
-    let mut updates = client.get(get_store()).await.unwrap().into_inner();
+async fn endpoints(
+    mesh: &Mesh,
+    client: &mut DestinationClient<Channel>,
+) -> (tonic::Streaming<dst::Update>, usize) {
+    let mut updates = client.get(get_store(mesh)).await.unwrap().into_inner();
     loop {
         if let update::Update::Add(set) = next(&mut updates).await.update.unwrap() {
             return (updates, set.addrs.len());
@@ -78,13 +81,12 @@ async fn endpoints(client: &mut DestinationClient<Channel>) -> (tonic::Streaming
 #[tokio::test]
 async fn streams_keep_what_they_know_while_the_api_is_gone() {
     for way in [Way::Silent, Way::Cut] {
-        let server = ApiServer::new(Config::default()).unwrap();
-        let addr = server.spawn_on_loopback().await.unwrap();
-        let relay = Relay::start(addr).await;
-        let mesh = Mesh::on(&server, addr, relay.addr).await;
+        let cluster = Cluster::whole().await;
+        let relay = Relay::start(cluster.address()).await;
+        let mesh = Mesh::on(cluster, relay.addr).await;
         store(&mesh).await;
         let mut client = DestinationClient::new(mesh.channel(mesh.controller.addresses.destination).await);
-        let (mut updates, _) = endpoints(&mut client).await;
+        let (mut updates, _) = endpoints(&mesh, &mut client).await;
 
         relay.way.send_replace(way);
         timeout(LIMIT, async {
@@ -97,7 +99,7 @@ async fn streams_keep_what_they_know_while_the_api_is_gone() {
         mesh.pod("store-2", "10.77.0.3").await;
         mesh.slice("store-y", &[("store-2", "10.77.0.3")]).await;
         // Who comes now is told what was known.
-        let (_, known) = endpoints(&mut client).await;
+        let (_, known) = endpoints(&mesh, &mut client).await;
         assert_eq!(known, 1, "{way:?}");
 
         // The first that is said afterwards is the news: nothing was taken back in between.
@@ -117,21 +119,20 @@ async fn streams_keep_what_they_know_while_the_api_is_gone() {
 /// Killed without a word; the next one answers from the whole index or not at all.
 #[tokio::test]
 async fn a_controller_that_was_killed_is_followed_by_one_that_knows_everything() {
-    let server = ApiServer::new(Config::default()).unwrap();
-    let addr = server.spawn_on_loopback().await.unwrap();
-    let mesh = Mesh::on(&server, addr, addr).await;
+    let mesh = Mesh::start().await;
     store(&mesh).await;
     let mut client = DestinationClient::new(mesh.channel(mesh.controller.addresses.destination).await);
-    endpoints(&mut client).await;
-    let Mesh { controller, mut config, .. } = mesh;
+    endpoints(&mesh, &mut client).await;
+    let (account, wanted) = (mesh.second().await, get_store(&mesh));
+    let Mesh { controller, mut config, cluster: _cluster, .. } = mesh;
     drop(controller);
 
     config.ports = Ports { destination: 0, policy: 0, identity: 0, webhook: 0, admin: 0 };
-    let next_one = Controller::bind(config, super::client(&server, addr).await).await.unwrap();
+    let next_one = Controller::bind(config, account).await.unwrap();
     // At once, before it is ready: the answer waits, and is right.
     let channel = Endpoint::from_shared(format!("http://{}", next_one.addresses.destination)).unwrap();
     let mut client = DestinationClient::new(channel.connect_lazy());
-    let mut updates = timeout(LIMIT, client.get(get_store())).await.unwrap().unwrap().into_inner();
+    let mut updates = timeout(LIMIT, client.get(wanted)).await.unwrap().unwrap().into_inner();
     match next(&mut updates).await.update.unwrap() {
         update::Update::Add(set) => assert_eq!(set.addrs.len(), 1),
         other => panic!("{other:?}"),

@@ -8,17 +8,17 @@ async fn external_workloads_get_slices() {
     let mesh = Mesh::start().await;
     mesh.shop().await;
     mesh.create(
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "vm", "namespace": "shop"},
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "vm", "namespace": mesh.shop},
             "spec": {"selector": {"app": "vm"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}),
     )
     .await;
     let mut client = DestinationClient::new(mesh.channel(mesh.controller.addresses.destination).await);
     mesh.create(json!({"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
-        "metadata": {"name": "vm-1", "namespace": "shop", "labels": {"app": "vm"}},
+        "metadata": {"name": "vm-1", "namespace": mesh.shop, "labels": {"app": "vm"}},
         "spec": {"meshTLS": {"identity": "spiffe://root.example/vm", "serverName": "vm.example"},
             "ports": [{"name": "http", "port": 8080}], "workloadIPs": [{"ip": "192.0.2.7"}]}}))
         .await;
-    let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+    let slices = &mesh.path("discovery.k8s.io/v1", "endpointslices");
     let ready = |list: &Value, ready: bool| {
         let items = list["items"].as_array().unwrap();
         items.iter().any(|slice| {
@@ -29,10 +29,9 @@ async fn external_workloads_get_slices() {
     mesh.until(slices, |list| ready(list, false)).await;
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Up",
         "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-    mesh.patch("/apis/workload.linkerd.io/v1beta1/namespaces/shop/externalworkloads/vm-1/status", status)
-        .await;
+    mesh.patch(&mesh.path("workload.linkerd.io/v1beta1", "externalworkloads/vm-1/status"), status).await;
     mesh.until(slices, |list| ready(list, true)).await;
-    let get = GetDestination { path: "vm.shop.svc.cluster.local:80".to_owned(), ..Default::default() };
+    let get = GetDestination { path: format!("{}:80", mesh.dns("vm")), ..Default::default() };
     let mut updates = client.get(get).await.unwrap().into_inner();
     loop {
         if let update::Update::Add(set) = next(&mut updates).await.update.unwrap() {
@@ -43,24 +42,25 @@ async fn external_workloads_get_slices() {
 
     // Its own proxy gets policies by its name, as a pod's does.
     let mut policies = InboundServerPoliciesClient::new(mesh.channel(mesh.controller.addresses.policy).await);
-    let workload = r#"{"ns":"shop","external_workload":"vm-1"}"#.to_owned();
+    let workload = json!({"ns": mesh.shop, "external_workload": "vm-1"}).to_string();
     let mut policy = policies.watch_port(PortSpec { workload, port: 8080 }).await.unwrap().into_inner();
     assert_eq!(next(&mut policy).await.labels["name"], "all-unauthenticated");
     mesh.create(json!({"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
-        "metadata": {"name": "vm-http", "namespace": "shop"},
+        "metadata": {"name": "vm-http", "namespace": mesh.shop},
         "spec": {"externalWorkloadSelector": {"matchLabels": {"app": "vm"}}, "port": "http"}}))
         .await;
     assert_eq!(next(&mut policy).await.labels["name"], "vm-http");
     let refused = mesh
         .refused(json!({"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
-            "metadata": {"name": "both", "namespace": "shop"},
+            "metadata": {"name": "both", "namespace": mesh.shop},
             "spec": {"podSelector": {}, "externalWorkloadSelector": {}, "port": 80}}))
         .await;
     assert!(refused.contains("oneOf"), "{refused}");
-    let (status, said) = mesh.admin("/weft/policy?external=shop/vm-1&port=8080").await;
+    let (status, said) = mesh.admin(&format!("/weft/policy?external={}/vm-1&port=8080", mesh.shop)).await;
     assert!(status == 200 && said.contains("vm-http"), "{status} {said}");
-    let lease = "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/linkerd-destination-endpoint-write";
-    mesh.until(lease, |lease| lease["spec"]["holderIdentity"] != "").await;
+    let namespace = format!("/apis/coordination.k8s.io/v1/namespaces/{}", mesh.config.control_namespace);
+    let lease = format!("{namespace}/leases/linkerd-destination-endpoint-write");
+    mesh.until(&lease, |lease| lease["spec"]["holderIdentity"] != "").await;
     mesh.controller.stop().await;
 }
 
@@ -68,15 +68,16 @@ async fn external_workloads_get_slices() {
 #[tokio::test]
 async fn a_machines_token_is_for_its_own_account_and_can_be_revoked() {
     let mesh = Mesh::start().await;
+    let (store, other) = (mesh.identity("store"), mesh.identity("other"));
     mesh.shop().await;
     let roots = mesh.identity.trust_roots.clone();
     let secret = mesh
         .create(json!({"apiVersion": "v1", "kind": "Secret", "type": "weft.dev/external-workload",
-            "metadata": {"name": "vm-weft-token", "namespace": "shop"}}))
+            "metadata": {"name": "vm-weft-token", "namespace": mesh.shop}}))
         .await;
     let answer = api::create(
         &mesh.client,
-        "/api/v1/namespaces/shop/serviceaccounts/store/token",
+        &mesh.path("v1", "serviceaccounts/store/token"),
         &json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
             "audiences": ["identity.l5d.io"], "boundObjectRef": {"apiVersion": "v1", "kind": "Secret",
                 "name": "vm-weft-token", "uid": secret["metadata"]["uid"]}}}),
@@ -85,17 +86,17 @@ async fn a_machines_token_is_for_its_own_account_and_can_be_revoked() {
     .unwrap();
     // As a file has it that somebody wrote.
     let token = format!("{}\n", answer["status"]["token"].as_str().unwrap());
-    mesh.certify(&token, STORE, &roots).await.unwrap();
+    mesh.certify(&token, &store, &roots).await.unwrap();
     for (identity, why) in [
         ("spiffe://root.example/vm", "a SPIFFE ID is proved by a SPIRE agent"),
-        ("other.shop.serviceaccount.identity.linkerd.cluster.local", "its own ServiceAccount only"),
+        (other.as_str(), "its own ServiceAccount only"),
     ] {
         let refused = mesh.certify(&token, identity, &roots).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
         assert!(refused.message().contains(why), "{}", refused.message());
     }
-    api::delete(&mesh.client, "/api/v1/namespaces/shop/secrets/vm-weft-token").await.unwrap();
-    let refused = mesh.certify(&token, STORE, &roots).await.unwrap_err();
+    api::delete(&mesh.client, &mesh.path("v1", "secrets/vm-weft-token")).await.unwrap();
+    let refused = mesh.certify(&token, &store, &roots).await.unwrap_err();
     assert!(refused.message().contains("invalidated"), "{}", refused.message());
     mesh.controller.stop().await;
 }
@@ -103,20 +104,19 @@ async fn a_machines_token_is_for_its_own_account_and_can_be_revoked() {
 /// F2: the change that explains the failure is still known after the controller was killed.
 #[tokio::test]
 async fn the_journal_outlives_the_controller() {
-    let server = ApiServer::new(Config::default()).unwrap();
-    let addr = server.spawn_on_loopback().await.unwrap();
-    let mesh = Mesh::on(&server, addr, addr).await;
+    let mesh = Mesh::start().await;
     mesh.shop().await;
-    mesh.patch("/api/v1/namespaces/shop", json!({"metadata": {"labels": {"mesh": "yes"}}})).await;
-    mesh.patch("/api/v1/namespaces/shop", json!({"metadata": {"labels": {"mesh": null}}})).await;
+    let shop = format!("/api/v1/namespaces/{}", mesh.shop);
+    mesh.patch(&shop, json!({"metadata": {"labels": {"mesh": "yes"}}})).await;
+    mesh.patch(&shop, json!({"metadata": {"labels": {"mesh": null}}})).await;
     mesh.create(json!({"apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "web", "namespace": "shop"}, "spec": {"replicas": 0,
+        "metadata": {"name": "web", "namespace": mesh.shop}, "spec": {"replicas": 0,
             "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
                 "spec": {"containers": [{"name": "web", "image": "web:1"}]}}}}))
         .await;
     let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "web:2"}]}}}});
-    mesh.patch("/apis/apps/v1/namespaces/shop/deployments/web", image).await;
-    let path = "/api/v1/namespaces/linkerd/configmaps/weft-journal";
+    mesh.patch(&mesh.path("apps/v1", "deployments/web"), image).await;
+    let path = &mesh.control("configmaps/weft-journal");
     let written = timeout(LIMIT, async {
         loop {
             if let Ok(map) = api::get::<Value>(&mesh.client, path).await {
@@ -125,19 +125,21 @@ async fn the_journal_outlives_the_controller() {
                     return;
                 }
             }
+            tokio::time::sleep(LOOK).await;
         }
     });
     assert!(written.await.is_ok(), "{:#?}", mesh.controller.store.journal.find("", 0));
-    let Mesh { controller, mut config, .. } = mesh;
+    let account = mesh.second().await;
+    let Mesh { controller, mut config, shop, cluster: _cluster, .. } = mesh;
     drop(controller);
 
     config.ports = Ports { destination: 0, policy: 0, identity: 0, webhook: 0, admin: 0 };
-    let next_one = Controller::bind(config, super::client(&server, addr).await).await.unwrap();
+    let next_one = Controller::bind(config, account).await.unwrap();
     let known = timeout(LIMIT, async {
         while !next_one
             .store
             .journal
-            .find("Namespace shop", 0)
+            .find(&format!("Namespace {shop}"), 0)
             .iter()
             .any(|e| e.text.contains("(was \"yes\")"))
         {

@@ -1,6 +1,5 @@
 //! Admission webhooks: which are asked, how, and what their answers do.
 //!
-//! `matchConditions` are stored but not honoured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use super::error::ApiError;
 use super::kinds::Kind;
 use super::selector::LabelSelector;
 use super::write::Write;
-use super::{Api, meta, shape, tls};
+use super::{Api, match_condition, meta, shape, tls};
 
 /// The largest answer of a webhook that is read.
 const ANSWER_LIMIT: usize = 3 * 1024 * 1024;
@@ -199,10 +198,13 @@ fn concerns(api: &Api, hook: &Value, review: &Review<'_>) -> bool {
             .get("namespaces", "", meta::namespace(about))
             .and_then(|found| meta::labels(&found).cloned()),
         // Selectors of namespaces do not narrow cluster resources.
-        (_, false) => return selects(&hook["objectSelector"], about, review.old),
+        (_, false) => {
+            return selects(&hook["objectSelector"], about, review.old) && match_condition::hold(hook, about);
+        }
     };
     LabelSelector::from_object(&hook["namespaceSelector"]).matches(namespace_labels.as_ref())
         && selects(&hook["objectSelector"], about, review.old)
+        && match_condition::hold(hook, about)
 }
 
 fn selects(selector: &Value, object: &Value, old: Option<&Value>) -> bool {

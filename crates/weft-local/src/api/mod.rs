@@ -23,6 +23,7 @@ pub mod delete;
 mod discovery;
 mod fields;
 mod managers;
+mod match_condition;
 mod openapi;
 mod patch;
 mod ports;

@@ -247,6 +247,19 @@ fn check_number(
     errors: &mut Vec<FieldError>,
 ) {
     let Some(value) = number.as_f64() else { return };
+    for (bound, name) in [("maximum", "Maximum"), ("minimum", "Minimum")] {
+        let (format, limit) = match schema["format"].as_str() {
+            Some("int32") => ("int32", 2_147_483_648.0),
+            _ => ("int64", 9_223_372_036_854_775_808.0),
+        };
+        // A real server reads bounds as floating-point numbers: the largest integers, rounded up, are none.
+        let beyond = |bound: f64| bound >= limit || bound < -limit;
+        if schema["type"] == "integer" && schema[bound].as_f64().is_some_and(beyond) {
+            let why = format!("{name} boundary value must be of type integer with format {format} in {at}");
+            errors.push(FieldError::invalid(field, "", why));
+            return;
+        }
+    }
     if let Some(max) = schema["maximum"].as_f64()
         && (value > max || (schema["exclusiveMaximum"] == json!(true) && value >= max))
     {
@@ -450,5 +463,20 @@ mod tests {
             json!({ "spec": { "mode": "Fast", "rules": [{ "n": "a" }, { "n": "a" }, { "n": "A" }] } });
         assert_eq!(fields(twice), ["spec.rules[1]", "spec.rules[2].n"]);
         assert_eq!(fields(json!({ "spec": 1 })), ["spec"]);
+    }
+
+    #[test]
+    fn a_bound_that_the_type_cannot_hold_refuses_every_value() {
+        for (maximum, format, fine) in [
+            (json!(i64::MAX), "int64", false),
+            (json!(i64::from(i32::MAX) + 1), "int32", false),
+            (json!(i32::MAX), "int32", true),
+            (json!(1_u64 << 62), "int64", true),
+        ] {
+            let schema = json!({ "type": "integer", "format": format, "maximum": maximum });
+            let mut errors = Vec::new();
+            validate(&schema, &json!(1), &mut errors);
+            assert_eq!(errors.is_empty(), fine, "{maximum} {format}: {errors:?}");
+        }
     }
 }

@@ -221,6 +221,13 @@ impl FieldSelector {
         })
     }
 
+    /// The name that a selector pins, whatever else stands in it: whoever may read the object of that name may list and
+    /// watch it.
+    pub fn pinned(text: &str) -> Option<&str> {
+        let name = text.split(',').find_map(|term| term.strip_prefix("metadata.name="))?;
+        Some(name.strip_prefix('=').unwrap_or(name))
+    }
+
     /// The name that this selector pins, if it does.
     pub fn name(&self) -> Option<&str> {
         self.0
@@ -238,6 +245,14 @@ impl FieldSelector {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn one_name_is_pinned_by_equality_alone() {
+        assert_eq!(FieldSelector::pinned("metadata.name=a"), Some("a"));
+        assert_eq!(FieldSelector::pinned("type=x,metadata.name==a"), Some("a"));
+        assert_eq!(FieldSelector::pinned("metadata.name!=a"), None);
+        assert_eq!(FieldSelector::pinned(""), None);
+    }
 
     #[test]
     fn label_terms() {

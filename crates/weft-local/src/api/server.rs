@@ -161,7 +161,12 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Result<Response<Bo
     };
     let kind = api.kinds.find(&address.group, &address.version, &address.plural);
     let verb = verb_of(request.method(), &address, &query);
-    allow(api, &user, verb, &address)?;
+    match FieldSelector::pinned(query.get("fieldSelector").unwrap_or("")) {
+        Some(name) if ["list", "watch", "deletecollection"].contains(&verb) && address.name.is_empty() => {
+            allow(api, &user, verb, &Address { name: name.to_owned(), ..address.clone() })?;
+        }
+        _ => allow(api, &user, verb, &address)?,
+    }
     if reviews::is_review(&address) {
         if request.method() != Method::POST {
             return Err(ApiError::method_not_allowed());

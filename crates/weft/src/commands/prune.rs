@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::{collections::HashSet, process::ExitCode};
 use weft_control::{
     install::{control_plane, webhooks::SECRETS},
+    journal::keep::CONFIG_MAP as JOURNAL,
     trust_roots::NAMESPACE_ROOTS,
 };
 use weft_fault::{Code, Fault};
@@ -47,7 +48,8 @@ impl Prune {
     }
 }
 
-/// What is there and not wanted. Issuer, trust anchors and the webhooks' certificates are never left over, whoever made them.
+/// What is there and not wanted. Issuer, trust anchors and the webhooks' certificates are never left over, whoever made them,
+/// nor is the journal, which the controller keeps.
 fn left_over(there: &[Value], wanted: &[Value]) -> Vec<Value> {
     let key = |object: &Value| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -60,7 +62,7 @@ fn left_over(there: &[Value], wanted: &[Value]) -> Vec<Value> {
     let wanted: HashSet<_> = wanted.iter().map(key).collect();
     let kept = |object: &Value| {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let always = ["linkerd-identity-issuer", "linkerd-identity-trust-roots", NAMESPACE_ROOTS];
+        let always = ["linkerd-identity-issuer", "linkerd-identity-trust-roots", NAMESPACE_ROOTS, JOURNAL];
         always.contains(&name) || (object["kind"] == "Secret" && SECRETS.contains(&name))
     };
     there
@@ -86,6 +88,7 @@ mod tests {
             object("v1", "Secret", "linkerd-identity-issuer"),
             object("v1", "Secret", "linkerd-proxy-injector-k8s-tls"),
             object("batch/v1", "CronJob", "linkerd-heartbeat"),
+            object("v1", "ConfigMap", "weft-journal"),
         ]);
         let names: Vec<_> =
             left_over(&there, &wanted).iter().map(|o| o["metadata"]["name"].clone()).collect();

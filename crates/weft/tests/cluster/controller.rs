@@ -41,7 +41,7 @@ impl Drop for Running {
 }
 
 /// An address of the loopback network that no other run of this test has: the controller's ports are fixed.
-fn own_address() -> Ipv4Addr {
+pub(crate) fn own_address() -> Ipv4Addr {
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 91, high, low.clamp(1, 254))
 }
@@ -58,7 +58,7 @@ fn status(addr: SocketAddr, path: &str) -> Option<u16> {
 
 #[test]
 fn a_controller_by_itself_serves_and_ends_when_asked() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::in_memory();
     let bind = own_address();
     let config = ControllerConfig::new(IpAddr::from(bind), vec!["10.0.0.0/8".parse().expect("a network")]);
     let identity = IdentityFiles::generate(&config).expect("an identity");
@@ -179,7 +179,7 @@ async fn serves(client: &kube::Client, identity: &IdentityFiles, at: impl Fn(u16
 
 #[test]
 fn without_a_control_plane_it_says_what_is_missing() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::in_memory();
     let output = Command::new(env!("CARGO_BIN_EXE_weft"))
         .args(["controller", "--bind", &own_address().to_string(), "--kubeconfig"])
         .arg(cluster.kubeconfig())

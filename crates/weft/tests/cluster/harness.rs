@@ -1,32 +1,58 @@
-//! An API server in this process, and the programs that talk to it.
+//! A cluster for one test, and the programs that talk to it.
 
+use crate::api;
 use kube::{
     Api, ResourceExt as _,
     api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     io::Write as _,
     path::Path,
     process::{Command, Output, Stdio},
+    time::{Duration, Instant},
 };
-use weft_local::api::{ApiServer, Config};
+use tokio::runtime::Runtime;
+
+/// A bound on "never".
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at an object.
+const LOOK: Duration = Duration::from_millis(50);
+/// Commands that know no control plane.
+const OF_NO_CLUSTER: [&str; 2] = ["completion", "uninject"];
 
 pub(crate) struct Cluster {
+    pub(crate) api: api::Cluster,
+    /// The namespace of the control plane.
+    pub(crate) control: String,
+    /// And one for whatever else a test makes.
+    pub(crate) apps: String,
+    /// It names that one for what names none.
     kubeconfig: tempfile::NamedTempFile,
-    /// The server runs on it.
-    _runtime: tokio::runtime::Runtime,
+    /// The in-memory API runs on it.
+    pub(crate) runtime: Runtime,
 }
 
 impl Cluster {
     pub(crate) fn start() -> Cluster {
+        Self::of(api::Cluster::whole())
+    }
+
+    /// Always the API in memory: for tests that have it to themselves.
+    pub(crate) fn in_memory() -> Cluster {
+        Self::of(api::Cluster::in_memory())
+    }
+
+    fn of(api: impl Future<Output = api::Cluster>) -> Cluster {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let server = ApiServer::new(Config::default()).expect("a server");
-        let address = runtime.block_on(server.spawn_on_loopback()).expect("a port");
-        let kubeconfig = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(kubeconfig.path(), server.kubeconfig(address)).expect("written");
-        Cluster { kubeconfig, _runtime: runtime }
+        let (api, apps, kubeconfig) = runtime.block_on(async {
+            let api = api.await;
+            let apps = api.namespace("apps", json!({})).await;
+            let kubeconfig = api.kubeconfig_for(api.address(), None, &apps).await;
+            (api, apps, kubeconfig)
+        });
+        Cluster { control: api.name("linkerd"), api, apps, kubeconfig, runtime }
     }
 
     pub(crate) fn kubeconfig(&self) -> &Path {
@@ -36,6 +62,9 @@ impl Cluster {
     pub(crate) fn weft(&self, args: &[&str], input: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
         command.args(args).env("WEFT_KUBECONFIG", self.kubeconfig.path());
+        if !OF_NO_CLUSTER.contains(&args[0]) {
+            command.args(["--linkerd-namespace", &self.control]);
+        }
         fed(command, input)
     }
 
@@ -61,8 +90,23 @@ impl Cluster {
     pub(crate) fn apply(&self, manifests: &str) -> bool {
         let Some(output) = self.kubectl(&["apply", "-f", "-"], manifests) else { return false };
         assert!(output.status.success(), "kubectl apply: {}", shown(&output));
-        assert!(!String::from_utf8_lossy(&output.stderr).contains("Warning"), "{}", shown(&output));
+        // Definitions may have been there, made by another test and not by kubectl.
+        let warning = |line: &str| line.contains("Warning") && !line.contains("last-applied-configuration");
+        assert!(!String::from_utf8_lossy(&output.stderr).lines().any(warning), "{}", shown(&output));
         true
+    }
+
+    /// Waits until an object is as wanted.
+    pub(crate) fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found: Result<Value, _> = self.runtime.block_on(weft_kube::api::get(&self.api.client, path));
+            if found.as_ref().is_ok_and(&wanted) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{path}: {found:#?}");
+            std::thread::sleep(LOOK);
+        }
     }
 
     pub(crate) fn get(&self, args: &[&str]) -> Value {

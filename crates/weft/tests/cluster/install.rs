@@ -7,12 +7,12 @@ fn a_control_plane_is_installed_upgraded_and_removed() {
     if !cluster.apply(&cluster.ok(&["install", "--crds"])) {
         return;
     }
-    // No controller runs here, and the in-memory API knows no matchConditions: with Fail it would refuse every pod.
-    let first = cluster.ok(&["install", "--ha", "--set", "proxy.logLevel=debug,webhookFailurePolicy=Ignore"]);
+    // No controller runs here: only who opted in is refused.
+    let first = cluster.ok(&["install", "--ha", "--set", "proxy.logLevel=debug"]);
     cluster.apply(&first);
-    let deployment = cluster.get(&["-n", "linkerd", "deploy/weft-controller"]);
+    let deployment = cluster.get(&["-n", &cluster.control, "deploy/weft-controller"]);
     assert_eq!(deployment["spec"]["replicas"], 3);
-    assert_eq!(cluster.get(&["-n", "linkerd", "pdb/weft-controller"])["spec"]["maxUnavailable"], 1);
+    assert_eq!(cluster.get(&["-n", &cluster.control, "pdb/weft-controller"])["spec"]["maxUnavailable"], 1);
 
     // A second installation is told what to use instead.
     let again = cluster.weft(&["install"], "");
@@ -36,8 +36,8 @@ fn a_control_plane_is_installed_upgraded_and_removed() {
     assert_eq!(cluster.ok(&["upgrade", "--from-manifests", &file.path().display().to_string()]), second);
     assert_eq!(cluster.ok(&["prune"]), "");
 
-    let left = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "old", "namespace": "linkerd",
-        "labels": {"linkerd.io/control-plane-ns": "linkerd"}}});
+    let left = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "old", "namespace": cluster.control,
+        "labels": {"linkerd.io/control-plane-ns": cluster.control}}});
     cluster.apply(&left.to_string());
     let pruned = documents(&cluster.ok(&["prune"]));
     assert_eq!(pruned.len(), 1);
@@ -48,14 +48,15 @@ fn a_control_plane_is_installed_upgraded_and_removed() {
 
     // Pods of the mesh hold the removal up.
     cluster.apply(
-        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "meshed", "namespace": "default",
-            "labels": {"linkerd.io/control-plane-ns": "linkerd"}},
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "meshed", "namespace": cluster.apps,
+            "labels": {"linkerd.io/control-plane-ns": cluster.control}},
             "spec": {"containers": [{"name": "a", "image": "a"}]}})
         .to_string(),
     );
     let held = cluster.weft(&["uninstall"], "");
     assert_eq!(held.status.code(), Some(1), "{}", shown(&held));
-    assert!(shown(&held).contains("CFG-011") && shown(&held).contains("default/meshed"), "{}", shown(&held));
+    let named = format!("{}/meshed", cluster.apps);
+    assert!(shown(&held).contains("CFG-011") && shown(&held).contains(&named), "{}", shown(&held));
     let removed = cluster.ok(&["uninstall", "--force"]);
     let kinds: Vec<_> = documents(&removed).iter().map(|d| d["kind"].as_str().unwrap().to_owned()).collect();
     assert!(!kinds.iter().any(|k| k == "Namespace" || k == "CustomResourceDefinition"), "{kinds:?}");
@@ -68,7 +69,7 @@ fn a_control_plane_is_installed_upgraded_and_removed() {
         "{}",
         shown(&nothing)
     );
-    cluster.get(&["ns/linkerd"]);
+    cluster.get(&["ns", &cluster.control]);
 }
 
 #[test]
@@ -79,18 +80,19 @@ fn another_control_plane_is_recognised_and_taken_over() {
     let roots = named(&issuer, "ConfigMap", "linkerd-identity-trust-roots");
     let overrides = "clusterDomain: east.local\nproxy:\n  image:\n    name: cr.l5d.io/linkerd/proxy\n  logLevel: trace\nnew: {a: 1}\n";
     let object = |kind: &str, name: &str| {
-        json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "linkerd",
-            "labels": {"linkerd.io/control-plane-ns": "linkerd"}}})
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": cluster.control,
+            "labels": {"linkerd.io/control-plane-ns": cluster.control}}})
     };
     let mut config = object("ConfigMap", "linkerd-config");
     config["data"] = json!({"values": "clusterDomain: east.local\n"});
     let mut stored = object("Secret", "linkerd-config-overrides");
     stored["stringData"] = json!({"linkerd-config-overrides": overrides});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "linkerd-destination", "namespace": "linkerd", "labels": {"linkerd.io/control-plane-ns": "linkerd"}},
+        "metadata": {"name": "linkerd-destination", "namespace": cluster.control,
+            "labels": {"linkerd.io/control-plane-ns": cluster.control}},
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
             "spec": {"containers": [{"name": "x", "image": "x"}]}}}});
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "linkerd"}});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": cluster.control}});
     let all = json!({"apiVersion": "v1", "kind": "List",
         "items": [namespace, secret, roots, config, stored, deployment]});
     if !cluster.apply(&all.to_string()) {
@@ -107,7 +109,10 @@ fn another_control_plane_is_recognised_and_taken_over() {
     let replaced = cluster.weft(&["install", "--replace"], "");
     assert!(replaced.status.success(), "{}", shown(&replaced));
     let told = String::from_utf8_lossy(&replaced.stderr);
-    assert!(told.contains("kubectl -n linkerd delete deploy linkerd-destination"), "{told}");
+    assert!(
+        told.contains(&format!("kubectl -n {} delete deploy linkerd-destination", cluster.control)),
+        "{told}"
+    );
     assert!(told.contains("new: no such value"), "{told}");
     let printed = documents(&String::from_utf8_lossy(&replaced.stdout));
     assert_eq!(named(&printed, "Secret", "linkerd-identity-issuer")["data"], secret["data"]);
@@ -154,8 +159,8 @@ fn an_issuer_that_running_pods_do_not_trust_is_refused() {
         named(&documents(&installed), "ConfigMap", "linkerd-identity-trust-roots")["data"]["ca-bundle.crt"]
             .clone();
     cluster.apply(
-        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "meshed", "namespace": "default",
-            "labels": {"linkerd.io/control-plane-ns": "linkerd"}}, "spec": {"containers": [{"name": "a", "image": "a",
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "meshed", "namespace": cluster.apps,
+            "labels": {"linkerd.io/control-plane-ns": cluster.control}}, "spec": {"containers": [{"name": "a", "image": "a",
             "env": [{"name": "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "value": roots}]}]}})
         .to_string(),
     );
@@ -186,7 +191,7 @@ fn an_issuer_that_running_pods_do_not_trust_is_refused() {
     ];
     let refused = cluster.weft(&args, "");
     assert_eq!(refused.status.code(), Some(1), "{}", shown(&refused));
-    assert!(shown(&refused).contains("default/meshed"), "{}", shown(&refused));
+    assert!(shown(&refused).contains(&format!("{}/meshed", cluster.apps)), "{}", shown(&refused));
     let forced = cluster.weft(&[&args[..], &["--force"]].concat(), "");
     assert!(forced.status.success(), "{}", shown(&forced));
 }

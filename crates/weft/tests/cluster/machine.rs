@@ -21,7 +21,7 @@ fn external(name: &str, identity: &str) -> Value {
 #[test]
 fn a_machine_gets_a_token_for_its_own_account_and_nobody_elses() {
     const ACCOUNT: &str = "vm.shop.serviceaccount.identity.linkerd.cluster.local";
-    let cluster = Cluster::start();
+    let cluster = Cluster::in_memory();
     let refused = |args: &[&str]| {
         let output = cluster.weft(&[&["external-workload"], args].concat(), "");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", shown(&output));

@@ -28,6 +28,12 @@ pub(super) fn integer(says: &str, from: i64, to: i64) -> Schema {
         .range(from, to)
 }
 
+/// One that only its type bounds. An API server reads boundaries as floating-point numbers, and refuses every value where
+/// the largest integer, rounded up, is one.
+pub(super) fn count(says: &str) -> Schema {
+    of("integer", says).with("format", "int64").with("minimum", 0)
+}
+
 pub(super) fn port(says: &str) -> Schema {
     integer(says, 1, 65_535)
 }
@@ -184,10 +190,7 @@ pub(super) fn condition_list() -> Schema {
                 ("status", text("Whether it holds.").one_of(&["True", "False", "Unknown"]).required()),
                 ("reason", text("Why, in one word.").required()),
                 ("message", text("Why, for people.").required()),
-                (
-                    "observedGeneration",
-                    integer("The generation of the object that this is about.", 0, i64::MAX),
-                ),
+                ("observedGeneration", count("The generation of the object that this is about.")),
                 (
                     "lastTransitionTime",
                     text("Since when the status is as it is.").with("format", "date-time").required(),

@@ -26,6 +26,12 @@ fn structural(schema: &Value, at: &str) {
             structural(inner, &format!("{at}[]"));
         }
     }
+    for bound in ["minimum", "maximum"] {
+        let Some(value) = object.get(bound).and_then(Value::as_f64) else { continue };
+        // Strictly below 2^63 or 2^31, as a floating-point number too.
+        let limit = if schema["format"] == "int32" { 31 } else { 63 };
+        assert!(schema["type"] != "integer" || value.abs() < f64::from(2).powi(limit), "{at}: {bound}");
+    }
     for key in ["oneOf", "anyOf"] {
         for one in object.get(key).and_then(Value::as_array).into_iter().flatten() {
             assert_eq!(one.as_object().unwrap().keys().collect::<Vec<_>>(), ["required"], "{at}");

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::error::{ApiError, FieldError};
 use super::kinds::{Form, Kind};
+use super::match_condition;
 use super::meta::{self, default};
 use super::schema;
 
@@ -258,6 +259,9 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
             hooks::validate(object, &mut errors);
         }
         "customresourcedefinitions" => validate_definition(object, &mut errors),
+        "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
+            match_condition::validate(object, &mut errors);
+        }
         "roles" | "clusterroles" => {
             for (i, rule) in meta::items(object, "/rules").iter().enumerate() {
                 if meta::items(rule, "/verbs").is_empty() {
