@@ -3,7 +3,7 @@
 //! The socket is also the mesh's life line: when the outside process ends, however it ends, the supervisor reads end of file
 //! and exits, and the kernel ends everything in its process namespace.
 
-use crate::network::Network;
+use crate::{external::External, network::Network};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, sockopt,
@@ -28,8 +28,8 @@ pub enum ToSupervisor {
     /// The first message. With it come two file descriptors: the listener of the API, and a UDP socket of the outside
     /// through which names are resolved that are not the mesh's.
     Start(Box<SupervisorConfig>),
-    /// The link to the outside was made (or could not be).
-    HostLink { made: bool },
+    /// The link to the outside was made (or could not be). `api`: where an external API is reached over it.
+    HostLink { made: bool, api: Option<SocketAddr> },
     /// End the pods within `grace`, then exit.
     Stop { grace: Duration },
 }
@@ -54,6 +54,8 @@ pub struct SupervisorConfig {
     pub network: Network,
     /// Where the API listens outside, as the kubeconfig names it.
     pub api_outside: SocketAddr,
+    /// Instead of an API of the mesh's own.
+    pub external: Option<External>,
     /// The outside's name servers.
     pub name_servers: Vec<SocketAddr>,
     /// Handed to the controller unread.

@@ -12,6 +12,7 @@ pub mod channel;
 pub mod controllers;
 mod dns;
 pub mod entry;
+pub mod external;
 pub mod network;
 mod network_policy;
 pub mod node;

@@ -11,7 +11,7 @@ use weft_net::netlink::route::ExistingRoute;
 pub struct Network {
     /// Pods and the node. A /16.
     pub pods: Ipv4Net,
-    /// Services. A /16.
+    /// Services. A /16, unless the API is there already.
     pub services: Ipv4Net,
 }
 
@@ -51,9 +51,10 @@ impl Network {
             .fact("setting", "a free pair of /16 networks between 10.77.0.0 and 10.255.0.0")
     }
 
+    /// In the range of an API that is there already, too, whatever its size.
     fn host(range: Ipv4Net, third: u8, fourth: u8) -> Ipv4Addr {
-        let [a, b, ..] = range.network().octets();
-        Ipv4Addr::new(a, b, third, fourth)
+        let offset = u32::from(third) << 8 | u32::from(fourth);
+        Ipv4Addr::from(u32::from(range.network()).saturating_add(offset))
     }
     /// The node: the API, the controller, and the source of probes.
     pub fn node_ip(&self) -> Ipv4Addr {

@@ -6,9 +6,10 @@ use crate::{
     channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
     controllers,
     dns::Dns,
+    external::External,
     network::{GATEWAY, Network},
     network_policy,
-    node::{NODE_NAME, Node},
+    node::{NODE_NAME, Node, scheduler},
     service_nat, services,
 };
 use futures_util::future::BoxFuture;
@@ -52,6 +53,8 @@ pub struct ControllerSeat {
     /// Where it is to listen ([`Network::node_ip`]) and what is in the mesh.
     pub network: Network,
     pub state_dir: PathBuf,
+    /// The API is not the mesh's own: its server only leads to what it knows as a pod.
+    pub external: bool,
     /// What `weft up` was given for it: [`crate::up::UpConfig::controller`].
     pub options: Value,
     /// Becomes true when the mesh ends and all pods have ended.
@@ -85,7 +88,7 @@ fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
 
     // 2. The link, whose other end only the outside can make.
     say(channel, &FromSupervisor::Namespaces)?;
-    let (ToSupervisor::HostLink { made }, _) = receive(channel)? else {
+    let (ToSupervisor::HostLink { made, api }, _) = receive(channel)? else {
         return Err(Fault::new(Code::Invariant).fact("message", "something other than the link"));
     };
     if made {
@@ -97,7 +100,11 @@ fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
     let runtime = runtime.map_err(failed("start the runtime"))?;
     let (stop, stopped) = watch::channel(None);
     follow_life_line(channel.clone(), stop)?;
-    runtime.block_on(mesh(channel, *config, controller, listener, resolver, stopped))
+    let source = match (&config.external, api) {
+        (Some(external), Some(at)) => Source::External(external.clone(), at),
+        _ => Source::Own(listener),
+    };
+    runtime.block_on(mesh(channel, *config, controller, source, resolver, stopped))
 }
 
 /// The life line is read by a thread of its own, so that nothing that hangs can keep the mesh alive.
@@ -116,11 +123,53 @@ fn follow_life_line(channel: Arc<Channel>, stop: watch::Sender<Option<Duration>>
     thread.map(drop).map_err(failed("start a thread"))
 }
 
+/// The API of a mesh.
+enum Source {
+    /// One of its own, in memory, with this listener outside.
+    Own(OwnedFd),
+    /// One that is there already, and where it is reached from inside.
+    External(External, SocketAddr),
+}
+
+/// An API that answers.
+struct Served {
+    client: Client,
+    /// For the outside.
+    kubeconfig: String,
+    /// The mesh's own, if that is it.
+    own: Option<ApiServer>,
+}
+
+impl Source {
+    async fn serve(self, config: &SupervisorConfig) -> Result<Served, Fault> {
+        let network = &config.network;
+        let listener = match self {
+            Source::Own(listener) => listener,
+            Source::External(external, at) => {
+                let client = client(&external.kubeconfig_at(at)?).await?;
+                return Ok(Served { client, kubeconfig: external.kubeconfig, own: None });
+            }
+        };
+        // One listener outside, one on the node's address (to which the `kubernetes` service leads).
+        let server = ApiServer::new(api_config(network))?;
+        let inside = SocketAddr::from((network.node_ip(), API_PORT));
+        let listeners = [tcp(listener)?, TcpListener::bind(inside).await.map_err(failed("listen"))?];
+        for listener in listeners {
+            let server = server.clone();
+            tokio::spawn(async move { server.serve(listener).await });
+        }
+        tokio::spawn(controllers::run(server.api().clone()));
+        let client = client(&server.kubeconfig(inside)).await?;
+        own_objects(&client, network).await?;
+        Ok(Served { client, kubeconfig: server.kubeconfig(config.api_outside), own: Some(server) })
+    }
+}
+
 async fn mesh(
     channel: &Channel,
     config: SupervisorConfig,
     controller: Controller,
-    listener: OwnedFd,
+    source: Source,
     resolver: OwnedFd,
     mut stopped: watch::Receiver<Option<Duration>>,
 ) -> Result<(), Fault> {
@@ -128,17 +177,8 @@ async fn mesh(
     // Fails only if another provider was chosen before: then that one is used.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
-    // 1. The API: one listener outside, one on the node's address (to which the `kubernetes` service leads).
-    let server = ApiServer::new(api_config(&network))?;
-    let inside = SocketAddr::from((network.node_ip(), API_PORT));
-    let listeners = [tcp(listener)?, TcpListener::bind(inside).await.map_err(failed("listen"))?];
-    for listener in listeners {
-        let server = server.clone();
-        tokio::spawn(async move { server.serve(listener).await });
-    }
-    tokio::spawn(controllers::run(server.api().clone()));
-    let client = client(&server.kubeconfig(inside)).await?;
-    own_objects(&client, &network).await?;
+    // 1. The API.
+    let Served { client, kubeconfig, own } = source.serve(&config).await?;
 
     // 2. Names and service addresses.
     let (to_services, services) = watch::channel(Arc::default());
@@ -155,7 +195,14 @@ async fn mesh(
     // 3. The node and the mesh's controller.
     let path = std::env::var("PATH").ok();
     let node = Node::new(client.clone(), network, &config.state_dir, path)?;
-    server.api().set_kubelet(node.clone());
+    match &own {
+        Some(server) => server.api().set_kubelet(node.clone()),
+        // Another server hears of a node's health from the node, and may have nobody who binds pods to it.
+        None => {
+            tokio::spawn(node.clone().beat());
+            tokio::spawn(scheduler::run(client.clone()));
+        }
+    }
     let (end_pods, pods_end) = watch::channel(None);
     let mut agent = tokio::spawn(node.run(pods_end));
     let (end_controller, stop) = watch::channel(false);
@@ -163,11 +210,12 @@ async fn mesh(
         client,
         network,
         state_dir: config.state_dir.clone(),
+        external: own.is_none(),
         options: config.controller.clone(),
         stop,
     };
     let mut controller = tokio::spawn(controller(seat));
-    say(channel, &FromSupervisor::Ready { kubeconfig: server.kubeconfig(config.api_outside) })?;
+    say(channel, &FromSupervisor::Ready { kubeconfig })?;
 
     // 4. Until the end: pods first, so that they still have a control plane while they drain.
     let grace = tokio::select! {

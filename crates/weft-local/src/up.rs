@@ -3,6 +3,7 @@
 use crate::{
     channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
     entry,
+    external::{External, Relay},
     network::Network,
     state::{self, State},
 };
@@ -35,6 +36,8 @@ pub struct UpConfig {
     pub state_root: PathBuf,
     /// The port of the API on 127.0.0.1; 0 takes a free one.
     pub api_port: u16,
+    /// Instead of an API of the mesh's own.
+    pub external: Option<External>,
     /// Handed to the controller unread: trust anchors, log levels, whatever `weft up` was given for it.
     pub controller: serde_json::Value,
 }
@@ -45,6 +48,7 @@ impl Default for UpConfig {
             name: "default".into(),
             state_root: state::ROOT.into(),
             api_port: 0,
+            external: None,
             controller: serde_json::Value::Null,
         }
     }
@@ -68,6 +72,8 @@ pub struct Mesh {
     channel: Channel,
     supervisor: Child,
     state: Option<State>,
+    /// How the mesh reaches an external API.
+    relay: Option<Relay>,
 }
 
 impl Mesh {
@@ -83,8 +89,10 @@ impl Mesh {
         }
         let state = State::take(&config.state_root, &config.name)?;
         let mut host = RouteSocket::open()?;
-        let (network, link) = reserve(&mut host, &state)?;
-        if network != Network::usual() {
+        let (mut network, link) = reserve(&mut host, &state)?;
+        if let Some(external) = &config.external {
+            network.services = external.services;
+        } else if network != Network::usual() {
             tracing::warn!(pods = %network.pods, services = %network.services,
                 "the usual addresses are in use on this machine; taking the next free ones");
         }
@@ -92,7 +100,10 @@ impl Mesh {
         // 1. What must be of the outside: the API's listener, and a socket to the name servers.
         let wrap = |step| move |e: io::Error| start_failed(step, e);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.api_port)).map_err(wrap("listen"))?;
-        let api = listener.local_addr().map_err(wrap("listen"))?;
+        let api = match &config.external {
+            Some(external) => external.address,
+            None => listener.local_addr().map_err(wrap("listen"))?,
+        };
         let resolver = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(wrap("open a socket"))?;
 
         // 2. The supervisor: process 1 of its namespaces, with the life line as its standard input.
@@ -109,12 +120,14 @@ impl Mesh {
             channel: ours,
             supervisor,
             state: Some(state),
+            relay: None,
         };
         let supervisor_config = SupervisorConfig {
             name: config.name.clone(),
             state_dir: mesh.state_path().to_path_buf(),
             network,
             api_outside: api,
+            external: config.external.clone(),
             name_servers: name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
             controller: config.controller.clone(),
         };
@@ -132,7 +145,13 @@ impl Mesh {
                         tracing::warn!(error = %e, "no link between this machine and the mesh");
                     }
                     mesh.info.host_link = made.is_ok();
-                    let answer = ToSupervisor::HostLink { made: made.is_ok() };
+                    if let Some(external) = &config.external {
+                        made?;
+                        let relay = Relay::start(network.host_ip().into(), external.address);
+                        mesh.relay = Some(relay.map_err(wrap("listen for the mesh's calls of the API"))?);
+                    }
+                    let api = mesh.relay.as_ref().map(|relay| relay.at);
+                    let answer = ToSupervisor::HostLink { made: mesh.info.host_link, api };
                     mesh.channel.send(&answer, &[]).map_err(talk)?;
                 }
                 FromSupervisor::Ready { kubeconfig } => {

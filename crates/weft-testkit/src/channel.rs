@@ -11,17 +11,14 @@ use weft_tls::{
 };
 
 /// Connects without a client certificate to a server that must prove `server`, by certificates that lead to `roots` (PEM).
-pub async fn tls(
-    addr: SocketAddr,
-    server: &'static str,
-    roots: &str,
-) -> Result<Channel, tonic::transport::Error> {
+pub async fn tls(addr: SocketAddr, server: &str, roots: &str) -> Result<Channel, tonic::transport::Error> {
     let roots = TrustBundle::parse(roots).expect("trust roots in PEM");
+    let name = Identity::parse(server).expect("an identity");
     let connector = tower::service_fn(move |_: Uri| {
+        let name = name.clone();
         let own = credentials::Client::anonymous(&roots);
         async move {
             let tcp = TcpStream::connect(addr).await?;
-            let name = Identity::parse(server).map_err(std::io::Error::other)?;
             let connected = handshake::connect(&own, tcp, &name, &name, Offer::Nothing)
                 .await
                 .map_err(|fault| std::io::Error::other(format!("{fault:?}")))?;

@@ -3,7 +3,7 @@
 use crate::manifest::{Document, Step};
 use kube::{
     Api, Client,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
     core::GroupVersionKind,
     discovery::{ApiCapabilities, ApiResource, Scope, pinned_kind},
 };
@@ -32,6 +32,31 @@ impl Applier {
     }
 
     pub(crate) async fn apply(&mut self, object: &Value) -> Result<(), Refused> {
+        let (api, name) = self.api(object).await?;
+        let params = PatchParams::apply(self.manager).force().validation_strict();
+        api.patch(&name, &params, &Patch::Apply(remembering(object))).await.map_err(Refused::Object)?;
+        Ok(())
+    }
+
+    /// Whether there is an object of this kind, namespace and name; of a kind that is not served there is none.
+    pub(crate) async fn exists(&mut self, object: &Value) -> kube::Result<bool> {
+        match self.api(object).await {
+            Ok((api, name)) => Ok(api.get_metadata_opt(&name).await?.is_some()),
+            Err(Refused::Kind(_) | Refused::Object(_)) => Ok(false),
+        }
+    }
+
+    /// Deletes it, and in the background whatever it owns; gone already is fine.
+    pub(crate) async fn remove(&mut self, object: &Value) -> kube::Result<()> {
+        let Ok((api, name)) = self.api(object).await else { return Ok(()) };
+        match api.delete(&name, &DeleteParams::background()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Where objects like this one are, and this one's name.
+    async fn api(&mut self, object: &Value) -> Result<(Api<DynamicObject>, String), Refused> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
         let key = (text(&object["apiVersion"]), text(&object["kind"]));
         if !self.kinds.contains_key(&key) {
@@ -46,10 +71,7 @@ impl Applier {
             Scope::Cluster => Api::all_with(self.client.clone(), resource),
             Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
         };
-        let params = PatchParams::apply(self.manager).force().validation_strict();
-        let name = text(&object["metadata"]["name"]);
-        api.patch(&name, &params, &Patch::Apply(remembering(object))).await.map_err(Refused::Object)?;
-        Ok(())
+        Ok((api, text(&object["metadata"]["name"])))
     }
 }
 

@@ -3,15 +3,21 @@
 use crate::apply::{Applier, Refused, api_message};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
+use kube::Client;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::{fs, net::IpAddr, path::Path, time::Duration};
 use tokio::time::{Instant, sleep};
 use weft_control::{
     bootstrap::{IdentityFiles, bootstrap_objects},
-    config::ControllerConfig,
+    config::{ControllerConfig, Ports},
 };
 use weft_fault::{Code, Fault, Phase};
-use weft_local::supervisor::ControllerSeat;
+use weft_kube::api;
+use weft_local::{
+    node::{MIRROR, NODE_NAME},
+    supervisor::ControllerSeat,
+};
 
 /// The API serves a new kind a moment after its definition was applied.
 const KIND_DEADLINE: Duration = Duration::from_secs(5);
@@ -92,9 +98,39 @@ fn pem_blocks(text: &str) -> Vec<String> {
     blocks
 }
 
+/// A pod that stands for this controller. An API server that is not the mesh's own reaches for pods and nothing else when it
+/// is asked to lead to a Service (`weft explain` asks the controller that way), and only finds them in Endpoints.
+async fn stand_in(client: &Client, node_ip: IpAddr) -> Result<(), Fault> {
+    const NAME: &str = "weft-controller";
+    const PODS: &str = "/api/v1/namespaces/linkerd/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": NAME, "namespace": "linkerd", "annotations": {(MIRROR): "weft-up"}},
+        "spec": {"nodeName": NODE_NAME, "hostNetwork": true, "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "controller", "image": "weft"}]}});
+    match api::create(client, PODS, &pod).await {
+        // Of a mesh that was killed.
+        Err(error) if error.code() == Some(409) => {}
+        other => drop(other?),
+    }
+    let ip = node_ip.to_string();
+    let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": ip,
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    let pod = api::merge(client, &format!("{PODS}/{NAME}/status"), &status).await?;
+    let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "linkerd-dst", "namespace": "linkerd",
+            // Its EndpointSlices are there already.
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"ports": [{"name": "admin-http", "port": Ports::default().admin}],
+            "addresses": [{"ip": ip, "nodeName": NODE_NAME, "targetRef": {
+                "kind": "Pod", "namespace": "linkerd", "name": NAME, "uid": pod["metadata"]["uid"]}}]}]});
+    let path = "/api/v1/namespaces/linkerd/endpoints/linkerd-dst";
+    api::apply(client, path, "weft-controller", &endpoints).await?;
+    Ok(())
+}
+
 /// Brings the control plane's own objects into the API, then serves until the mesh ends.
 pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
-    let ControllerSeat { client, network, options, mut stop, .. } = seat;
+    let ControllerSeat { client, network, options, mut stop, external, .. } = seat;
     let settings: Settings = serde_json::from_value(options)
         .map_err(|error| Fault::new(Code::Invariant).about("the controller's settings").because(error))?;
     let node_ip = IpAddr::from(network.node_ip());
@@ -130,6 +166,9 @@ pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
                 }
             }
         }
+    }
+    if external {
+        stand_in(&client, node_ip).await?;
     }
     let stopped = async move {
         // The sender goes with the supervisor: an end as well.

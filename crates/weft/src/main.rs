@@ -1,6 +1,7 @@
 //! The weft command: one file per subcommand, thin.
 
 mod apply;
+mod borrowed;
 mod cluster;
 mod commands;
 mod controller;

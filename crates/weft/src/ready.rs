@@ -6,6 +6,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::ListParams};
 use std::collections::BTreeMap;
+use weft_local::node::NODE_NAME;
 
 /// What a pod is up to, as far as waiting for it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(crate) async fn pods(client: &Client) -> kube::Result<BTreeMap<String, PodSt
         )
     };
     let mut states = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_ours(pod)) {
         // What keeps a volume from being there is told in an event only.
         let state = match (state(pod), warnings.newest("Pod", &pod.metadata, "FailedMount")) {
             (PodState::Waiting(_), Some(why)) => PodState::Troubled(why.to_owned()),
@@ -51,6 +52,17 @@ pub(crate) async fn pods(client: &Client) -> kube::Result<BTreeMap<String, PodSt
         }
     }
     Ok(states)
+}
+
+/// Whether this machine's node runs it, or might: a cluster that is not the mesh's own has others.
+fn is_ours(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    match spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default() {
+        "" => spec
+            .and_then(|spec| spec.scheduler_name.as_deref())
+            .is_none_or(|name| name == "default-scheduler"),
+        node => node == NODE_NAME,
+    }
 }
 
 /// The warnings among the events.

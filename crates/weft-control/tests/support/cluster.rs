@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
     /// It holds the kubeconfig of the in-memory API.
     _file: Option<NamedTempFile>,
     /// The in-memory API runs as long as there is one.
-    _server: Option<ApiServer>,
+    server: Option<ApiServer>,
     real: Option<Real>,
 }
 
@@ -55,6 +55,15 @@ impl Cluster {
         Self::take(true).await
     }
 
+    /// For a test that needs what makes pods of Deployments; `None` where a real server has nobody who does.
+    pub(crate) async fn whole_with_controllers() -> Option<Cluster> {
+        let cluster = Self::take(true).await;
+        if let Some(server) = &cluster.server {
+            tokio::spawn(weft_local::controllers::run(server.api().clone()));
+        }
+        cluster.real.as_ref().is_none_or(|real| real.managed).then_some(cluster)
+    }
+
     async fn take(whole: bool) -> Cluster {
         // What the controller logs is shown with a test that failed; RUST_LOG says how much.
         let filter = tracing_subscriber::EnvFilter::from_default_env();
@@ -77,7 +86,7 @@ impl Cluster {
         let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
         let suffix = format!("{:x}{:x}", nanos % 0xffff_ffff, std::process::id() % 0xfff);
         let real = Some(Real { suffix, managed, _turn: turn });
-        Cluster { client, kubeconfig, _file: None, _server: None, real }
+        Cluster { client, kubeconfig, _file: None, server: None, real }
     }
 
     /// Whatever the environment says.
@@ -88,7 +97,7 @@ impl Cluster {
         file.write_all(server.kubeconfig(addr).as_bytes()).unwrap();
         let client = api::connect(Some(file.path())).await.unwrap();
         let kubeconfig = file.path().to_owned();
-        Cluster { client, kubeconfig, _file: Some(file), _server: Some(server), real: None }
+        Cluster { client, kubeconfig, _file: Some(file), server: Some(server), real: None }
     }
 
     pub(crate) fn kubeconfig(&self) -> &Path {

@@ -1,5 +1,4 @@
 //! Admission webhooks: which are asked, how, and what their answers do.
-//!
 
 use std::sync::Arc;
 use std::time::Duration;

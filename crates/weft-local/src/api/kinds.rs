@@ -172,6 +172,8 @@ fn table() -> Vec<Row> {
         (hooks, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &[], false, cluster_generation, decode::<admission::MutatingWebhookConfiguration>, &[]),
         (hooks, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &[], false, Traits { generation: true, ..CLUSTER }, decode::<admission::ValidatingWebhookConfiguration>, &[]),
         ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", &["crd", "crds"], false, Traits { status: true, generation: true, ..CLUSTER }, decode::<extensions::CustomResourceDefinition>, &[]),
+        // Only the range that the server was started with.
+        ("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", &[], false, Traits { status: true, ..CLUSTER }, decode::<networking::ServiceCIDR>, &[]),
         ("coordination.k8s.io", "v1", "leases", "Lease", &[], false, NAMESPACED, decode::<coordination::Lease>, &[]),
         ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", &[], false, generation, decode::<discovery::EndpointSlice>, &[]),
     ]

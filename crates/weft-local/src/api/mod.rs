@@ -141,6 +141,19 @@ impl Api {
                 api.furnish_namespace(namespace);
             }
         }
+        api.seed(
+            "servicecidrs.networking.k8s.io",
+            json!({
+                "kind": "ServiceCIDR",
+                "apiVersion": "networking.k8s.io/v1",
+                "metadata": { "name": "kubernetes" },
+                "spec": { "cidrs": [api.config.service_range.to_string()] },
+                "status": { "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": meta::now(),
+                    "message": "Kubernetes default Service CIDR is ready",
+                }] },
+            }),
+        );
         if let Some(advertise) = api.config.advertise {
             api.seed_own_service(advertise);
         }

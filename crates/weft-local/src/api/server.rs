@@ -22,6 +22,7 @@ use super::call::Call;
 use super::error::ApiError;
 use super::request::{Address, Query};
 use super::respond::{self, Body, Shown};
+use super::selector::FieldSelector;
 use super::update::Part;
 use super::{Api, Config, connect, discovery, openapi, proxy, reviews, tls};
 

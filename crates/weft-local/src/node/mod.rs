@@ -16,6 +16,7 @@ mod probe;
 mod process;
 mod root;
 mod sandbox;
+pub(crate) mod scheduler;
 mod status;
 mod volumes;
 
@@ -62,6 +63,12 @@ pub struct Node {
     /// How many pods' tasks have not ended.
     running: watch::Sender<usize>,
 }
+
+/// Marks pods that only stand for something which their node runs by itself.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// How often the node says that it is there, as kubelet does; after four times as long it is given up.
+const BEAT: Duration = Duration::from_secs(10);
 
 /// How an agent is told to end: its pods get this long.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +160,10 @@ impl Node {
     /// Passes the newest version of a pod to its task, started when it is the first.
     fn take(self: &Arc<Self>, orders: &mut HashMap<String, watch::Sender<Order>>, pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
+        // It stands for something that runs already, as it does for kubelet.
+        if pod.metadata.annotations.as_ref().is_some_and(|notes| notes.contains_key(MIRROR)) {
+            return;
+        }
         let grace = pod.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok());
         let deleting = pod.metadata.deletion_timestamp.is_some();
         let pod = Arc::new(pod);
@@ -189,6 +200,18 @@ impl Node {
                     pod::run(node.clone(), uid, follow).await;
                     node.running.send_modify(|n| *n -= 1);
                 });
+            }
+        }
+    }
+
+    /// Keeps saying that the node is there, to an API server with a controller that gives up nodes which do not.
+    pub(crate) async fn beat(self: Arc<Self>) {
+        let mut beat = tokio::time::interval(BEAT);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            beat.tick().await;
+            if let Err(error) = self.register().await {
+                tracing::warn!(%error, "the node's state was not written; trying again");
             }
         }
     }

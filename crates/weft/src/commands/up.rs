@@ -2,6 +2,7 @@
 
 use crate::{
     apply,
+    borrowed::Brought,
     controller::Settings,
     live, manifest,
     manifest::Document,
@@ -26,6 +27,7 @@ use tokio::{
 };
 use weft_fault::{Code, Fault};
 use weft_local::{
+    external::External,
     state::ROOT,
     up::{Mesh, MeshInfo, UpConfig, down, start_detached},
 };
@@ -33,7 +35,7 @@ use weft_local::{
 /// How often readiness is looked at.
 const POLL: Duration = Duration::from_millis(100);
 /// What the controller may take until it answers.
-const CONTROLLER_DEADLINE: Duration = Duration::from_secs(20);
+const CONTROLLER_DEADLINE: Duration = Duration::from_secs(60);
 /// What running containers get at the end, beside their own grace period.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -64,6 +66,9 @@ pub(crate) struct Up {
     /// Port of the Kubernetes API on 127.0.0.1; a free one without it.
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     api_port: u16,
+    /// Join the cluster of this kubeconfig as a node, instead of an API in memory. Its API server must be on this machine.
+    #[arg(long, value_name = "FILE", conflicts_with = "api_port")]
+    kubeconfig: Option<PathBuf>,
     /// Trust anchors to use instead of new ones (PEM).
     #[arg(long, value_name = "FILE", requires = "issuer")]
     trust_anchor: Option<PathBuf>,
@@ -85,9 +90,11 @@ impl Up {
             Err(faults) => return Ok(refuse(&faults)),
         };
         let started = Instant::now();
+        let (external, brought) = self.external(&documents)?.unzip();
         let config = UpConfig {
             name: self.mesh.clone(),
             api_port: self.api_port,
+            external,
             controller: serde_json::to_value(Settings::read(
                 self.trust_anchor.as_deref(),
                 self.issuer.as_deref(),
@@ -97,10 +104,25 @@ impl Up {
         };
         if self.detach {
             let info = start_detached(&config)?;
+            if let Some(brought) = &brought {
+                brought.write(&info.name)?;
+            }
             return crate::on_runtime(self.settle_detached(&info, &documents, started));
         }
         let live = !self.plain && is_interactive();
-        crate::on_runtime(attend(config, &documents, started, live))
+        crate::on_runtime(attend(config, brought, &documents, started, live))
+    }
+
+    /// The API that is there already, if one is named and fit for a mesh, and what the mesh will bring there.
+    fn external(&self, documents: &[Document]) -> Result<Option<(External, Brought)>> {
+        let Some(path) = &self.kubeconfig else { return Ok(None) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let external = External::read(path).await?;
+            let client = mesh::client_from(Kubeconfig::from_yaml(&external.kubeconfig)?).await?;
+            let brought = Brought::find(&client, documents).await?;
+            Ok(Some((external, brought)))
+        })
     }
 
     async fn settle_detached(
@@ -114,6 +136,7 @@ impl Up {
             // Nobody could correct the manifests and start again while it runs.
             other => {
                 anstream::eprintln!("ending the mesh again …");
+                take_out(&self.mesh).await;
                 down(Path::new(ROOT), &self.mesh)?;
                 return other.map(|_| ExitCode::from(1));
             }
@@ -171,13 +194,22 @@ fn refuse(faults: &[Fault]) -> ExitCode {
 }
 
 /// Starts the mesh, shows it until Ctrl-C, and ends it.
-async fn attend(config: UpConfig, documents: &[Document], started: Instant, live: bool) -> Result<ExitCode> {
+async fn attend(
+    config: UpConfig,
+    brought: Option<Brought>,
+    documents: &[Document],
+    started: Instant,
+    live: bool,
+) -> Result<ExitCode> {
     // Before anything is made that would be left behind: from here on, a signal ends the mesh in order.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     // The terminal was closed.
     let mut hangup = signal(SignalKind::hangup())?;
     let mesh = spawn_blocking(move || Mesh::start(&config)).await??;
+    if let Some(brought) = brought {
+        brought.write(&mesh.info().name)?;
+    }
     let shown = tokio::select! {
         biased;
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
@@ -188,6 +220,7 @@ async fn attend(config: UpConfig, documents: &[Document], started: Instant, live
     // Nobody may be left to read this: then it is not worth failing for.
     let _ = writeln!(anstream::stderr(), "stopping …");
     let stopping = Instant::now();
+    take_out(&mesh.info().name).await;
     spawn_blocking(move || mesh.stop(STOP_GRACE)).await??;
     let took = stopping.elapsed().as_secs_f64();
     let _ = writeln!(anstream::stderr(), "everything is gone after {took:.1} s");
@@ -281,6 +314,19 @@ async fn wait_ready(client: &Client, started: Instant) -> Result<()> {
             return Ok(());
         }
         sleep(POLL).await;
+    }
+}
+
+/// Takes what was brought into somebody else's API out of it again; a mesh with its own has nothing to take out.
+async fn take_out(mesh: &str) {
+    let taken = match Brought::of(mesh) {
+        Ok(Some(brought)) => brought.take_out(mesh).await,
+        Ok(None) => return,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = taken {
+        let _ =
+            writeln!(anstream::stderr(), "{} not everything was taken out of the API: {error:#}", "×".red());
     }
 }
 

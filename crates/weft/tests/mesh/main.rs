@@ -3,7 +3,10 @@
 //! They need root and network namespaces; where these are impossible each test says SKIPPED and why.
 
 mod admin;
+#[path = "../../../weft-control/tests/support/cluster.rs"]
+mod api;
 mod capture;
+mod external;
 mod harness;
 mod identity;
 mod leftovers;

@@ -257,11 +257,9 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
         "events" => moments::validate_event(kind, object, old, &mut errors),
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             hooks::validate(object, &mut errors);
-        }
-        "customresourcedefinitions" => validate_definition(object, &mut errors),
-        "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             match_condition::validate(object, &mut errors);
         }
+        "customresourcedefinitions" => validate_definition(object, &mut errors),
         "roles" | "clusterroles" => {
             for (i, rule) in meta::items(object, "/rules").iter().enumerate() {
                 if meta::items(rule, "/verbs").is_empty() {
