@@ -130,9 +130,12 @@ fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
     }
 }
 
+/// The text of a cell, and how it is painted.
+type Painted = (String, Style);
+
 fn table(frame: &mut Frame<'_>, area: Rect, state: &mut State, paint: Paint) {
     let number = state.number();
-    let (columns, cells): (&[Column], Vec<Vec<(String, Style)>>) = match state.tab {
+    let (columns, cells): (&[Column], Vec<Vec<Painted>>) = match state.tab {
         Tab::Services => (&SERVICES, service_cells(state, paint)),
         Tab::Edges => (&EDGES, edge_cells(state, paint)),
         Tab::Faults => (&FAULTS, fault_cells(state, paint)),
@@ -166,7 +169,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, state: &mut State, paint: Paint) {
     frame.render_stateful_widget(table, area, &mut state.selected[number]);
 }
 
-fn service_cells(state: &State, paint: Paint) -> Vec<Vec<(String, Style)>> {
+fn service_cells(state: &State, paint: Paint) -> Vec<Vec<Painted>> {
     let cells = state.services.iter().map(|s| {
         let (mtls, style) =
             if s.plaintext { ("no", paint.with(Color::Yellow)) } else { ("yes", Style::new()) };
@@ -182,7 +185,7 @@ fn service_cells(state: &State, paint: Paint) -> Vec<Vec<(String, Style)>> {
     cells.collect()
 }
 
-fn edge_cells(state: &State, paint: Paint) -> Vec<Vec<(String, Style)>> {
+fn edge_cells(state: &State, paint: Paint) -> Vec<Vec<Painted>> {
     let cells = state.edges.iter().map(|e| {
         let identity = match &e.identity {
             Some(identity) => (identity.clone(), Style::new()),
@@ -203,7 +206,7 @@ fn edge_cells(state: &State, paint: Paint) -> Vec<Vec<(String, Style)>> {
     cells.collect()
 }
 
-fn fault_cells(state: &State, paint: Paint) -> Vec<Vec<(String, Style)>> {
+fn fault_cells(state: &State, paint: Paint) -> Vec<Vec<Painted>> {
     let cells = state.faults.iter().map(|row| {
         vec![
             (format!("{}×", row.count), Style::new()),
