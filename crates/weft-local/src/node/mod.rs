@@ -62,6 +62,8 @@ pub struct Node {
     pods: Mutex<HashMap<String, Arc<PodRun>>>,
     /// How many pods' tasks have not ended.
     running: watch::Sender<usize>,
+    /// Since when the node is as its conditions say.
+    started: Timestamp,
 }
 
 /// Marks pods that only stand for something which their node runs by itself.
@@ -99,6 +101,7 @@ impl Node {
             sandboxes: Arc::new(sandbox::Sandboxes::new(network, RouteSocket::open()?)),
             pods: Mutex::default(),
             running: watch::Sender::new(0),
+            started: Timestamp::now(),
         }))
     }
 
@@ -204,14 +207,19 @@ impl Node {
         }
     }
 
-    /// Keeps saying that the node is there, to an API server with a controller that gives up nodes which do not.
+    /// Keeps saying that the node is there, to an API server with a controller that gives up nodes which do not. A node
+    /// that was deleted stays so, as with kubelet: `weft down` deletes it while this runs.
     pub(crate) async fn beat(self: Arc<Self>) {
-        let mut beat = tokio::time::interval(BEAT);
+        let mut beat = tokio::time::interval_at(Instant::now() + BEAT, BEAT);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beat.tick().await;
-            if let Err(error) = self.register().await {
-                tracing::warn!(%error, "the node's state was not written; trying again");
+            match self.write_status().await {
+                Ok(()) => {}
+                Err(kube::Error::Api(answer)) if answer.code == 404 => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the node's state was not written; trying again");
+                }
             }
         }
     }
@@ -231,9 +239,13 @@ impl Node {
             Err(kube::Error::Api(e)) if e.code == 409 => {}
             other => drop(other?),
         }
+        self.write_status().await
+    }
+
+    async fn write_status(&self) -> Result<(), kube::Error> {
+        let api: Api<NodeObject> = Api::all(self.client.clone());
         let status = serde_json::json!({ "status": self.node_status() });
-        api.patch_status(NODE_NAME, &PatchParams::default(), &Patch::Merge(status)).await?;
-        Ok(())
+        api.patch_status(NODE_NAME, &PatchParams::default(), &Patch::Merge(status)).await.map(drop)
     }
 
     fn node_status(&self) -> NodeStatus {
@@ -243,7 +255,7 @@ impl Node {
             status: status.into(),
             reason: Some(reason.into()),
             last_heartbeat_time: Some(now.clone()),
-            last_transition_time: Some(now.clone()),
+            last_transition_time: Some(Time(self.started)),
             ..NodeCondition::default()
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
