@@ -32,6 +32,8 @@ use weft_wire::{
 mod cluster;
 #[path = "controller/disorder.rs"]
 mod disorder;
+#[path = "controller/slow.rs"]
+mod slow;
 #[path = "controller/writers.rs"]
 mod writers;
 
