@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -15,6 +16,11 @@ use super::meta;
 
 /// How many changes are remembered. Beyond that, watches and exact lists of the past answer 410.
 const LOG_LENGTH: usize = 20_000;
+
+/// For how long, as a real server compacts its history; but the latest are always remembered. Otherwise the whole past of
+/// pods that come and go would be kept in memory.
+const LOG_AGE: Duration = Duration::from_secs(300);
+const ALWAYS_KEPT: usize = 1_000;
 
 /// The revision of an empty store. A low number that a client made up is thus a forgotten one, as on a real server,
 /// which has a history by the time that it answers.
@@ -61,6 +67,8 @@ struct State {
     revision: u64,
     objects: HashMap<Arc<str>, BTreeMap<Key, Arc<Value>>>,
     log: VecDeque<Change>,
+    /// When each of the log's changes was made.
+    times: VecDeque<Instant>,
     /// Revisions up to this one are no longer in the log.
     forgotten: u64,
 }
@@ -72,10 +80,31 @@ pub struct Store {
     revision: watch::Sender<u64>,
 }
 
+impl State {
+    /// Drops what is beyond the log's length or age.
+    fn forget(&mut self, now: Instant) {
+        while let Some(oldest) = self.times.front() {
+            let old = self.log.len() > ALWAYS_KEPT && now.duration_since(*oldest) > LOG_AGE;
+            if !old && self.log.len() <= LOG_LENGTH {
+                return;
+            }
+            self.times.pop_front();
+            if let Some(change) = self.log.pop_front() {
+                self.forgotten = change.revision;
+            }
+        }
+    }
+}
+
 impl Default for Store {
     fn default() -> Self {
-        let state =
-            State { revision: FIRST, objects: HashMap::new(), log: VecDeque::new(), forgotten: FIRST };
+        let state = State {
+            revision: FIRST,
+            objects: HashMap::new(),
+            log: VecDeque::new(),
+            times: VecDeque::new(),
+            forgotten: FIRST,
+        };
         Self { state: Mutex::new(state), revision: watch::Sender::new(FIRST) }
     }
 }
@@ -214,12 +243,10 @@ impl Store {
         };
         let change =
             Change { revision, resource: resource.clone(), happened, object: object.clone(), previous };
+        let now = Instant::now();
         state.log.push_back(change);
-        if state.log.len() > LOG_LENGTH
-            && let Some(oldest) = state.log.pop_front()
-        {
-            state.forgotten = oldest.revision;
-        }
+        state.times.push_back(now);
+        state.forget(now);
         // Sent under the lock: a receiver that sees this revision finds it in the log.
         self.revision.send_replace(revision);
         object
@@ -282,5 +309,25 @@ mod tests {
         }
         assert_eq!(store.since(&resource, start).unwrap().0.len(), LOG_LENGTH);
         assert_eq!(store.since(&resource, start - 1).unwrap_err(), TooOld);
+    }
+
+    #[test]
+    fn old_changes_are_forgotten_but_for_the_latest() {
+        let store = Store::default();
+        let resource: Arc<str> = "configmaps".into();
+        for i in 0..ALWAYS_KEPT + 10 {
+            store.insert(&resource, config_map(&i.to_string(), "1")).unwrap();
+        }
+        let end = store.revision();
+        let mut state = store.state.lock();
+        let now = Instant::now();
+        state.forget(now);
+        assert_eq!((state.log.len(), state.forgotten), (ALWAYS_KEPT + 10, FIRST));
+        state.forget(now + LOG_AGE + Duration::from_secs(1));
+        assert_eq!((state.log.len(), state.times.len()), (ALWAYS_KEPT, ALWAYS_KEPT));
+        assert_eq!(state.forgotten, end - ALWAYS_KEPT as u64);
+        drop(state);
+        assert_eq!(store.since(&resource, FIRST).unwrap_err(), TooOld);
+        assert_eq!(store.since(&resource, end - 5).unwrap().0.len(), 5);
     }
 }
