@@ -1,30 +1,33 @@
-//! The hidden subcommands: weft starts its own program again as supervisor, as a container's first process, and as the outside
-//! of a detached mesh.
+//! The hidden subcommands: weft starts its own program again as supervisor, as the mesh's controller, as a container's first
+//! process, and as the outside of a detached mesh.
 
-use crate::{node, supervisor, up};
+use crate::{controller, node, supervisor, up};
 use std::process::ExitCode;
 use weft_fault::Fault;
 
 /// The supervisor of a mesh.
 pub(crate) const SUPERVISOR: &str = "__supervisor";
+/// The mesh's controller.
+pub(crate) const CONTROLLER: &str = "__controller";
 /// The first process of a container.
 pub(crate) const CONTAINER: &str = "__container";
 /// The outside of a mesh that was started with `--detach`.
 pub(crate) const OUTSIDE: &str = "__outside";
 
-/// Whether this process was started to be one of these: ask before anything else in `main`, to set up logging (the
-/// supervisor's standard error is its log file).
+/// Whether this process was started to be one of these: ask before anything else in `main`, to set up logging (standard
+/// error of supervisor and controller is a log file).
 pub fn is_hidden() -> bool {
-    matches!(std::env::args().nth(1).as_deref(), Some(SUPERVISOR | CONTAINER | OUTSIDE))
+    matches!(std::env::args().nth(1).as_deref(), Some(SUPERVISOR | CONTROLLER | CONTAINER | OUTSIDE))
 }
 
 /// Runs the hidden subcommand that this process was started for, if any; `main` returns the code then.
 ///
-/// Call it first thing in `main`, before threads and the async runtime. `controller` is run in the supervisor.
-pub fn hidden(controller: supervisor::Controller) -> Option<ExitCode> {
+/// Call it first thing in `main`, before threads and the async runtime. `controller` is what the process of that name runs.
+pub fn hidden(controller: controller::Controller) -> Option<ExitCode> {
     let result = match std::env::args().nth(1)?.as_str() {
         CONTAINER => return Some(node::init::run()),
-        SUPERVISOR => supervisor::run(controller),
+        SUPERVISOR => supervisor::run(),
+        CONTROLLER => controller::run(controller),
         OUTSIDE => up::run_outside(),
         _ => return None,
     };

@@ -5,10 +5,12 @@
 //! the [`api::kubelet::Kubelet`] trait. The node agent talks to the API as any client would, through `kube`.
 //!
 //! From the outside in: [`up`] starts the supervisor and holds the mesh; [`entry`] is where the program comes back as one of
-//! the processes inside; [`supervisor`] is process 1 of the mesh and runs everything but the pods' own processes.
+//! the processes inside; [`supervisor`] is process 1 of the mesh and runs everything but the pods' own processes and the mesh's
+//! [`controller`], which may end and be started again.
 
 pub mod api;
 pub mod channel;
+pub mod controller;
 pub mod controllers;
 mod dns;
 pub mod entry;

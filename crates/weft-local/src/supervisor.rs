@@ -1,9 +1,10 @@
-//! Process 1 of a mesh: sets up the node's network, then runs the API, its controllers, the mesh's controller, the node agent,
-//! DNS and address translation.
+//! Process 1 of a mesh: sets up the node's network, then runs the API, its controllers, the node agent, DNS and address
+//! translation, and keeps a process of the mesh's controller.
 
 use crate::{
     api::{self, ApiServer},
     channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
+    controller::{Keeper, Start},
     controllers,
     dns::Dns,
     external::External,
@@ -12,7 +13,6 @@ use crate::{
     node::{NODE_NAME, Node, scheduler},
     service_nat, services,
 };
-use futures_util::future::BoxFuture;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, Client, api::PostParams, config::Kubeconfig};
 use rustix::mount::MountFlags;
@@ -22,7 +22,7 @@ use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket},
     os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -42,30 +42,11 @@ use weft_net::{
 /// The API's port on the node's address.
 pub const API_PORT: u16 = 6443;
 
-/// The mesh's controller, given by the program: this crate knows nothing about it. It runs until its seat's `stop`, and
-/// is started when the API answers.
-pub type Controller = Box<dyn FnOnce(ControllerSeat) -> BoxFuture<'static, Result<(), Fault>> + Send>;
-
-/// What the controller is given.
-pub struct ControllerSeat {
-    /// An administrator's client of the API.
-    pub client: Client,
-    /// Where it is to listen ([`Network::node_ip`]) and what is in the mesh.
-    pub network: Network,
-    pub state_dir: PathBuf,
-    /// The API is not the mesh's own: its server only leads to what it knows as a pod.
-    pub external: bool,
-    /// What `weft up` was given for it: [`crate::up::UpConfig::controller`].
-    pub options: Value,
-    /// Becomes true when the mesh ends and all pods have ended.
-    pub stop: watch::Receiver<bool>,
-}
-
 /// Runs as process 1. Standard input is the life line.
-pub(crate) fn run(controller: Controller) -> Result<(), Fault> {
+pub(crate) fn run() -> Result<(), Fault> {
     let fd = io::stdin().as_fd().try_clone_to_owned().map_err(failed("take the life line"))?;
     let channel = Arc::new(Channel::from_fd(fd));
-    let result = serve(&channel, controller);
+    let result = serve(&channel);
     if let Err(fault) = &result {
         // Whoever is told prints it; the log has it too.
         let _ = channel.send(&FromSupervisor::Failed(Box::new(fault.record())), &[]);
@@ -73,7 +54,7 @@ pub(crate) fn run(controller: Controller) -> Result<(), Fault> {
     result
 }
 
-fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
+fn serve(channel: &Arc<Channel>) -> Result<(), Fault> {
     let (first, fds) = receive(channel)?;
     let ToSupervisor::Start(config) = first else {
         return Err(Fault::new(Code::Invariant).fact("first message", format!("{first:?}")));
@@ -81,12 +62,15 @@ fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
     let [listener, resolver] = <[OwnedFd; 2]>::try_from(fds)
         .map_err(|fds| Fault::new(Code::Invariant).fact("descriptors", fds.len()))?;
 
-    // 1. The machine inside: mounts, settings, addresses. Nothing has been started yet that could see half of it.
+    // 1. Room for many pods: each takes about ten descriptors, and what a login gives is often 1,024.
+    raise_descriptor_limit();
+
+    // 2. The machine inside: mounts, settings, addresses. Nothing has been started yet that could see half of it.
     mounts(&config.state_dir)?;
     let mut route = RouteSocket::open()?;
     addresses(&mut route, &config.network)?;
 
-    // 2. The link, whose other end only the outside can make.
+    // 3. The link, whose other end only the outside can make.
     say(channel, &FromSupervisor::Namespaces)?;
     let (ToSupervisor::HostLink { made, api }, _) = receive(channel)? else {
         return Err(Fault::new(Code::Invariant).fact("message", "something other than the link"));
@@ -95,7 +79,7 @@ fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
         link(&mut route, &config.network)?;
     }
 
-    // 3. Everything else.
+    // 4. Everything else.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(failed("start the runtime"))?;
     let (stop, stopped) = watch::channel(None);
@@ -104,7 +88,7 @@ fn serve(channel: &Arc<Channel>, controller: Controller) -> Result<(), Fault> {
         (Some(external), Some(at)) => Source::External(external.clone(), at),
         _ => Source::Own(listener),
     };
-    runtime.block_on(mesh(channel, *config, controller, source, resolver, stopped))
+    runtime.block_on(mesh(channel, *config, source, resolver, stopped))
 }
 
 /// The life line is read by a thread of its own, so that nothing that hangs can keep the mesh alive.
@@ -136,6 +120,8 @@ struct Served {
     client: Client,
     /// For the outside.
     kubeconfig: String,
+    /// For other processes inside.
+    inside: String,
     /// The mesh's own, if that is it.
     own: Option<ApiServer>,
 }
@@ -146,8 +132,9 @@ impl Source {
         let listener = match self {
             Source::Own(listener) => listener,
             Source::External(external, at) => {
-                let client = client(&external.kubeconfig_at(at)?).await?;
-                return Ok(Served { client, kubeconfig: external.kubeconfig, own: None });
+                let inside = external.kubeconfig_at(at)?;
+                let client = client(&inside).await?;
+                return Ok(Served { client, kubeconfig: external.kubeconfig, inside, own: None });
             }
         };
         // One listener outside, one on the node's address (to which the `kubernetes` service leads).
@@ -159,16 +146,16 @@ impl Source {
             tokio::spawn(async move { server.serve(listener).await });
         }
         tokio::spawn(controllers::run(server.api().clone()));
-        let client = client(&server.kubeconfig(inside)).await?;
+        let inside = server.kubeconfig(inside);
+        let client = client(&inside).await?;
         own_objects(&client, network).await?;
-        Ok(Served { client, kubeconfig: server.kubeconfig(config.api_outside), own: Some(server) })
+        Ok(Served { client, kubeconfig: server.kubeconfig(config.api_outside), inside, own: Some(server) })
     }
 }
 
 async fn mesh(
     channel: &Channel,
     config: SupervisorConfig,
-    controller: Controller,
     source: Source,
     resolver: OwnedFd,
     mut stopped: watch::Receiver<Option<Duration>>,
@@ -178,7 +165,7 @@ async fn mesh(
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     // 1. The API.
-    let Served { client, kubeconfig, own } = source.serve(&config).await?;
+    let Served { client, kubeconfig, inside, own } = source.serve(&config).await?;
 
     // 2. Names and service addresses.
     let (to_services, services) = watch::channel(Arc::default());
@@ -206,15 +193,15 @@ async fn mesh(
     let (end_pods, pods_end) = watch::channel(None);
     let mut agent = tokio::spawn(node.run(pods_end));
     let (end_controller, stop) = watch::channel(false);
-    let seat = ControllerSeat {
-        client,
+    let start = Start {
+        kubeconfig: inside,
         network,
         state_dir: config.state_dir.clone(),
         external: own.is_none(),
+        furnished: false,
         options: config.controller.clone(),
-        stop,
     };
-    let mut controller = tokio::spawn(controller(seat));
+    let mut controller = tokio::spawn(Keeper::new(&config.name, start).run(stop));
     say(channel, &FromSupervisor::Ready { kubeconfig })?;
 
     // 4. Until the end: pods first, so that they still have a control plane while they drain.
@@ -225,7 +212,7 @@ async fn mesh(
             return Err(Fault::new(Code::StartFailed)
                 .in_phase(Phase::Start)
                 .about("the controller")
-                .because(result.err().unwrap_or_else(|| Fault::new(Code::Invariant).fact("controller", "ended"))));
+                .because(result.err().unwrap_or_else(|| Fault::new(Code::Invariant).fact("its keeper", "ended"))));
         }
         ended = &mut agent => {
             return Err(Fault::new(Code::Invariant).about("the node agent").fact("ended", format!("{ended:?}")));
@@ -236,8 +223,10 @@ async fn mesh(
         tracing::error!(%error, "the node agent failed");
     }
     end_controller.send_replace(true);
-    // Its streams end with this process in any case.
-    let _ = tokio::time::timeout(Duration::from_secs(2), controller).await;
+    // The keeper has a deadline of its own.
+    if let Err(error) = controller.await {
+        tracing::error!(%error, "the controller's keeper failed");
+    }
     Ok(())
 }
 
@@ -253,7 +242,8 @@ fn api_config(network: &Network) -> api::Config {
     }
 }
 
-async fn client(kubeconfig: &str) -> Result<Client, Fault> {
+/// An administrator's client.
+pub(crate) async fn client(kubeconfig: &str) -> Result<Client, Fault> {
     let unusable = |what: &'static str, error: Box<dyn std::error::Error + Send + Sync>| {
         Fault::new(Code::Invariant).in_phase(Phase::Start).fact("step", what).because(error)
     };
@@ -301,6 +291,21 @@ where
     match api.create(&PostParams::default(), &object).await {
         Err(kube::Error::Api(e)) if e.code == 409 => Ok(()),
         other => other.map(drop).map_err(|e| unusable(e.into())),
+    }
+}
+
+/// To what this user may have. Containers inherit it, as they do a container runtime's: not more than usual there, since
+/// there are programs that close all that could be open.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const USUAL: u64 = 1 << 20;
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(USUAL, |most| most.min(USUAL));
+    if limit.current.is_none_or(|now| now >= wanted) {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
 

@@ -363,7 +363,7 @@ fn start_failed(step: &'static str, error: io::Error) -> Fault {
 }
 
 /// A fault that another process reported.
-fn revive(record: &FaultRecord) -> Fault {
+pub(crate) fn revive(record: &FaultRecord) -> Fault {
     let mut fault = Fault::new(Code::find(&record.code).unwrap_or(Code::StartFailed)).in_phase(Phase::Start);
     if let Some(subject) = &record.subject {
         fault = fault.about(subject);

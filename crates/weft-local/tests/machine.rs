@@ -17,13 +17,13 @@ fn main() -> ExitCode {
         tracing_to_stderr();
     }
     // No mesh: the controller's seat stays empty.
-    let nobody =
-        |mut seat: weft_local::supervisor::ControllerSeat| -> futures_util::future::BoxFuture<'static, _> {
-            Box::pin(async move {
-                let _ = seat.stop.wait_for(|stop| *stop).await;
-                Ok(())
-            })
-        };
+    let nobody = |mut seat: weft_local::controller::Seat| -> futures_util::future::BoxFuture<'static, _> {
+        Box::pin(async move {
+            (seat.has_furnished)();
+            let _ = seat.stop.wait_for(|stop| *stop).await;
+            Ok(())
+        })
+    };
     if let Some(code) = weft_local::entry::hidden(Box::new(nobody)) {
         return code;
     }

@@ -15,8 +15,8 @@ use weft_control::{
 use weft_fault::{Code, Fault, Phase};
 use weft_kube::api;
 use weft_local::{
+    controller::Seat,
     node::{MIRROR, NODE_NAME},
-    supervisor::ControllerSeat,
 };
 
 /// The API serves a new kind a moment after its definition was applied.
@@ -128,9 +128,9 @@ async fn stand_in(client: &Client, node_ip: IpAddr) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Brings the control plane's own objects into the API, then serves until the mesh ends.
-pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
-    let ControllerSeat { client, network, options, mut stop, external, .. } = seat;
+/// Serves until the mesh ends. The first controller of a mesh brings the control plane's own objects into the API.
+pub(crate) async fn serve(seat: Seat) -> Result<(), Fault> {
+    let Seat { client, network, options, mut stop, external, furnished, has_furnished, .. } = seat;
     let settings: Settings = serde_json::from_value(options)
         .map_err(|error| Fault::new(Code::Invariant).about("the controller's settings").because(error))?;
     let node_ip = IpAddr::from(network.node_ip());
@@ -143,17 +143,33 @@ pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
         // There are no images here: hooks run this program.
         config.injection.await_command = vec![own.display().to_string(), "await".to_owned()];
     }
-    let identity = match settings.identity {
+    if !furnished {
+        furnish(&client, &config, settings.identity).await?;
+    }
+    if external {
+        stand_in(&client, node_ip).await?;
+    }
+    has_furnished();
+    let stopped = async move {
+        // The sender goes with the supervisor: an end as well.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    weft_control::controller::run(config, client, stopped).await
+}
+
+/// Brings the control plane's own objects into the API.
+async fn furnish(client: &Client, config: &ControllerConfig, identity: Option<Pem>) -> Result<(), Fault> {
+    let identity = match identity {
         Some(pem) => IdentityFiles {
             trust_roots: pem.trust_anchors,
             issuer_certificate: pem.issuer_certificate,
             issuer_key: pem.issuer_key,
         },
-        None => IdentityFiles::generate(&config)?,
+        None => IdentityFiles::generate(config)?,
     };
     let mut applier = Applier::new(client.clone(), "weft-controller");
     let deadline = Instant::now() + KIND_DEADLINE;
-    for object in bootstrap_objects(&config, &identity) {
+    for object in bootstrap_objects(config, &identity) {
         loop {
             match applier.apply(&object).await {
                 Ok(()) => break,
@@ -167,14 +183,7 @@ pub(crate) async fn serve(seat: ControllerSeat) -> Result<(), Fault> {
             }
         }
     }
-    if external {
-        stand_in(&client, node_ip).await?;
-    }
-    let stopped = async move {
-        // The sender goes with the supervisor: an end as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    weft_control::controller::run(config, client, stopped).await
+    Ok(())
 }
 
 #[cfg(test)]

@@ -102,6 +102,27 @@ impl TestMesh {
         })
     }
 
+    /// What the controller answers when asked whether it is ready.
+    pub(crate) fn ready(&self) -> Option<String> {
+        let path = "/api/v1/namespaces/linkerd/services/linkerd-dst:9990/proxy/ready";
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let request = http::Request::get(path).body(Vec::new()).expect("a path");
+            self.client().await.request_text(request).await.ok()
+        })
+    }
+
+    /// Creates an object of the API.
+    pub(crate) fn create(&self, path: &str, json: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let request = http::Request::post(path).header("content-type", "application/json");
+            let request = request.body(json.as_bytes().to_vec()).expect("a path");
+            let created: Result<serde_json::Value, _> = self.client().await.request(request).await;
+            created.expect("the object is created");
+        });
+    }
+
     pub(crate) async fn client(&self) -> kube::Client {
         use kube::config::{Config, KubeConfigOptions, Kubeconfig};
         let kubeconfig = Kubeconfig::read_from(self.state().join("kubeconfig")).expect("the kubeconfig");

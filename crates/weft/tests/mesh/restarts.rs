@@ -1,7 +1,13 @@
-//! Nobody notices a replica that restarts or a policy that changes.
+//! Nobody notices a replica that restarts, a policy that changes, or a controller that is killed.
 
-use crate::harness::{TestMesh, load};
-use std::process::Stdio;
+use crate::harness::{PATIENCE, TestMesh, load};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs,
+    process::Stdio,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 pub(crate) const YAML: &str = r#"
 apiVersion: v1
@@ -102,5 +108,67 @@ async fn disturb(mesh: &TestMesh) {
             .await
             .expect("the change");
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+#[test]
+fn no_request_fails_while_controllers_are_killed() {
+    let Some(mesh) = TestMesh::up("killed-controllers", YAML) else { return };
+    const ISSUER: &str = "/api/v1/namespaces/linkerd/secrets/linkerd-identity-issuer";
+    let issuer = mesh.get(ISSUER)["data"].clone();
+    assert!(issuer["key.pem"].is_string(), "{issuer}");
+    // What takes long is no failure here: the machine may have other work.
+    let more = ["--rate", "100", "--connections", "8", "--requests", "2000", "--timeout", "60s", "--strict"];
+    let loading = mesh
+        .command(&load("busy", "client", "http://web:8025/healthz", &more))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the load");
+    for round in 0..3 {
+        let before = controller(&mesh, None);
+        kill_process(before, Signal::KILL).expect("kill -9");
+        let _next = controller(&mesh, Some(before));
+        until(&format!("controller {round} never answered"), || mesh.ready().is_some());
+    }
+    let output = loading.wait_with_output().expect("the load ends");
+    let text = crate::harness::shown(&output);
+    assert!(output.status.success() && text.contains("2000 ok, 0 failed"), "{text}");
+
+    // The new one is the same authority, and admits and certifies new pods.
+    assert_eq!(mesh.get(ISSUER)["data"], issuer);
+    let late = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late", "namespace": "busy"},
+        "spec": {"serviceAccountName": "caller", "containers": [{"name": "app", "image": "none:1", "command": ["sleep", "3600"]}]}}"#;
+    mesh.create("/api/v1/namespaces/busy/pods", late);
+    mesh.until(
+        &load("busy", "late", "http://web:8025/healthz", &["--requests", "10", "--strict"]),
+        |output, text| output.status.success() && text.contains("10 ok, 0 failed"),
+    );
+}
+
+/// The process that is the mesh's controller, once it is another than `than`.
+fn controller(mesh: &TestMesh, than: Option<Pid>) -> Pid {
+    let wanted = format!("__controller\0{}\0", mesh.name);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let processes = fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let mut named = pids.filter(|pid| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&command).ends_with(&wanted)
+        });
+        if let Some(found) = named.find_map(|pid| Pid::from_raw(pid).filter(|pid| Some(*pid) != than)) {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "there is no controller");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn until(what: &str, fine: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !fine() {
+        assert!(Instant::now() < deadline, "{what}");
+        sleep(Duration::from_millis(100));
     }
 }
