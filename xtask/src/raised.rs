@@ -5,7 +5,6 @@ use weft_fault::Code;
 
 /// Codes without a test, each with the reason.
 const UNTESTED: &[(&str, &str)] = &[
-    ("LIM-003", "reserved: a wait that runs out is told by what it waited for"),
     ("CFG-006", "a state directory that cannot be written needs a broken disk, or not to be root"),
     ("CTL-005", "only logged; that a lost watch is taken up again has its tests"),
     ("NOD-001", "the data path and the node raise it for what the kernel refuses"),

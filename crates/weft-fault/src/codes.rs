@@ -311,8 +311,8 @@ codes! {
         says: "the rate limit of this workload is used up",
         remedy: "Send less, or raise the HTTPLocalRateLimitPolicy.";
     QueueTimeout = "LIM-003", blame: Mesh, retry: OtherEndpoint, http: 504, grpc: Unavailable,
-        says: "waited too long for an endpoint to become ready",
-        remedy: "Reserved, and not raised: a wait that ran out is told by what it waited for (`UPS-003`, `LIM-006`).";
+        says: "waited too long for the HTTP/2 connection to this endpoint to take the request",
+        remedy: "Others are queued before it: the endpoint ends none of the streams that it allows to be open at a time, or this proxy is short of CPU; its stalls and throttling are in `/metrics`.";
     Draining = "LIM-004", blame: Operator, retry: OtherEndpoint, http: 503, grpc: Unavailable,
         says: "the proxy is shutting down",
         remedy: "Intended: the pod is being deleted.";

@@ -192,14 +192,13 @@ fn error_labels(story: &Story, direction: Direction, fault: &Fault) -> Labels {
 fn kind(code: Code) -> &'static str {
     match code {
         Code::DetectTimeout => "tls detection timeout",
-        Code::Overloaded | Code::ConnectsQueued => "loadshed",
+        Code::Overloaded | Code::ConnectsQueued | Code::QueueTimeout => "loadshed",
         Code::NoEndpoints
         | Code::ServiceUnknown
         | Code::Unresolved
         | Code::DiscoveryFailing
         | Code::AllEndpointsFailing
-        | Code::BreakersOpen
-        | Code::QueueTimeout => "failfast",
+        | Code::BreakersOpen => "failfast",
         Code::IdentityRequired => "identity required",
         Code::ResponseTimeout | Code::ResponseHeadersTimeout | Code::StreamIdle => "response timeout",
         Code::ConnectionLoop | Code::GatewayLoop => "gateway loop",
@@ -228,9 +227,8 @@ pub(crate) fn route_error(code: Code) -> &'static str {
         | Code::Unresolved
         | Code::DiscoveryFailing
         | Code::AllEndpointsFailing
-        | Code::BreakersOpen
-        | Code::QueueTimeout => "FAIL_FAST",
-        Code::Overloaded | Code::ConnectsQueued => "LOAD_SHED",
+        | Code::BreakersOpen => "FAIL_FAST",
+        Code::Overloaded | Code::ConnectsQueued | Code::QueueTimeout => "LOAD_SHED",
         Code::ResponseTimeout => "REQUEST_TIMEOUT",
         Code::ResponseHeadersTimeout => "RESPONSE_HEADERS_TIMEOUT",
         Code::StreamIdle => "IDLE_TIMEOUT",

@@ -29,7 +29,10 @@ use std::{
     task::{Context, Poll},
     time::{Duration, Instant},
 };
-use tokio::time::{Sleep, sleep_until};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Sleep, sleep_until},
+};
 use weft_fault::{Code, Fault, Phase};
 use weft_model::profile::{ResponseClass, classify};
 
@@ -40,6 +43,8 @@ pub(crate) struct Body {
     counted: Option<RequestBody>,
     /// Where it leaves its own failure: the HTTP/2 library does not pass it on to whoever sends it.
     failure: Option<Failure>,
+    /// It waits for a connection to take it; given back when it is asked for a piece, or dropped.
+    place: Option<OwnedSemaphorePermit>,
     /// It comes from where the mesh's words mean nothing, so its trailers must not speak them.
     outside: bool,
 }
@@ -104,7 +109,7 @@ impl Body {
     }
 
     fn of(inner: Inner) -> Self {
-        Body { inner, watch: None, counted: None, failure: None, outside: false }
+        Body { inner, watch: None, counted: None, failure: None, place: None, outside: false }
     }
 
     pub(super) fn replayed(reader: Reader) -> Self {
@@ -118,6 +123,12 @@ impl Body {
     /// The same body, which leaves its failure there.
     pub(super) fn telling(mut self, failure: &Failure) -> Self {
         self.failure = Some(failure.clone());
+        self
+    }
+
+    /// The same body, of a request that waits in this place until a connection takes it.
+    pub(super) fn queued(mut self, place: OwnedSemaphorePermit) -> Self {
+        self.place = Some(place);
         self
     }
 
@@ -402,6 +413,7 @@ impl hyper::body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
+        this.place = None;
         let polled = match &mut this.inner {
             Inner::Empty => return Poll::Ready(None),
             Inner::H2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Self::Error::from),

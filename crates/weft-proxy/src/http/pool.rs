@@ -21,7 +21,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 
 /// Reuses connections that are all alike. When what they depend on changes, a new pool takes over: what is under way here
@@ -73,6 +73,11 @@ const UNCROWDED: usize = 24;
 /// An HTTP/2 connection without a new request for so long is let go; its last streams end it.
 const H2_IDLE: Duration = Duration::from_secs(60);
 
+/// Requests that were handed to one HTTP/2 connection and not yet taken by the task that drives it. The library's queue has no
+/// bound of its own, takes a bounded number in a turn, and keeps what was given up until its turn comes: a client that takes
+/// back its requests at once would fill it faster than it empties.
+const PLACES: usize = 128;
+
 struct Idle {
     client: h1::Client,
     since: Instant,
@@ -84,7 +89,15 @@ enum H2 {
     None,
     /// One attempt serves all who wait.
     Connecting(Attempt),
-    Ready(http2::SendRequest<Body>, Rc<Pulse>),
+    Ready(Link),
+}
+
+/// An HTTP/2 connection that is open.
+#[derive(Clone)]
+struct Link {
+    sender: http2::SendRequest<Body>,
+    pulse: Rc<Pulse>,
+    places: Arc<Semaphore>,
 }
 
 type Attempt = watch::Receiver<Option<Result<Outcome, Arc<FaultRecord>>>>;
@@ -92,7 +105,7 @@ type Attempt = watch::Receiver<Option<Result<Outcome, Arc<FaultRecord>>>>;
 /// What an attempt has led to.
 #[derive(Clone)]
 enum Outcome {
-    H2(http2::SendRequest<Body>, Rc<Pulse>, Made),
+    H2(Link, Made),
     /// The peer takes HTTP/1 as it is; the connection waits among the idle ones.
     H1,
 }
@@ -168,7 +181,7 @@ impl Pool {
             .borrow_mut()
             .retain(|idle| now.saturating_duration_since(idle.since) < limit && idle.client.is_open());
         let unused = now.saturating_duration_since(self.used.get()) >= H2_IDLE;
-        let close = matches!(&*self.h2.borrow(), H2::Ready(sender, _) if unused || sender.is_closed());
+        let close = matches!(&*self.h2.borrow(), H2::Ready(link) if unused || link.sender.is_closed());
         if close {
             *self.h2.borrow_mut() = H2::None;
         }
@@ -192,10 +205,7 @@ impl Pool {
 
     /// Connects, as soon as there is a place for it.
     pub(crate) async fn dial(&self, sessions: Sessions) -> Result<(Io, Made), Fault> {
-        let limit = match self.target.role {
-            Role::App => self.mesh.config.inbound.failfast_timeout,
-            Role::Peer => self.mesh.config.outbound.failfast_timeout,
-        };
+        let limit = self.patience();
         let _place = match self.dials.try_acquire() {
             Ok(place) => place,
             Err(_) => match within(limit, self.dials.acquire()).await {
@@ -210,6 +220,29 @@ impl Pool {
             },
         };
         connect::dial(&self.mesh, &self.target, sessions).await
+    }
+
+    /// How long a request may wait for its turn.
+    fn patience(&self) -> Duration {
+        match self.target.role {
+            Role::App => self.mesh.config.inbound.failfast_timeout,
+            Role::Peer => self.mesh.config.outbound.failfast_timeout,
+        }
+    }
+
+    /// A place in a connection's queue, as soon as there is one.
+    async fn place(&self, link: &Link) -> Result<OwnedSemaphorePermit, Fault> {
+        if let Ok(place) = link.places.clone().try_acquire_owned() {
+            return Ok(place);
+        }
+        match within(self.patience(), link.places.clone().acquire_owned()).await {
+            Ok(place) => place.map_err(|_| Fault::new(Code::Invariant).in_phase(Phase::Queue)),
+            Err(late) => Err(Fault::new(Code::QueueTimeout)
+                .in_phase(Phase::Queue)
+                .peer(self.target.names)
+                .fact("requests_queued", PLACES)
+                .fact("waited_ms", late.waited.as_millis())),
+        }
     }
 
     /// Sends over HTTP/1. `alone`: on a connection that nobody used before and nobody will use after.
@@ -260,11 +293,16 @@ impl Pool {
             request = request.map(|body| body.telling(failure));
         }
         for last in [false, true] {
-            let (mut sender, pulse, made) = match self.h2().await {
+            let (mut link, made) = match self.h2().await {
                 Ok(connected) => connected,
                 Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
             };
-            let mut error = match sender.try_send_request(request).await {
+            let place = match self.place(&link).await {
+                Ok(place) => place,
+                Err(fault) => return Err(Failed::Unsent(fault, Box::new(request))),
+            };
+            request = request.map(|body| body.queued(place));
+            let mut error = match link.sender.try_send_request(request).await {
                 Ok(response) => {
                     if let Err(fault) = wellformed::check_response(&response) {
                         let fault = fault.peer(self.target.names);
@@ -274,7 +312,7 @@ impl Pool {
                 }
                 Err(error) => error,
             };
-            let mut unanswered = self.unanswered(error.error(), pulse.breach());
+            let mut unanswered = self.unanswered(error.error(), link.pulse.breach());
             if let Some(fault) = failure.as_ref().and_then(|failure| failure.take()) {
                 unanswered.fault = fault;
             }
@@ -348,27 +386,28 @@ impl Pool {
     }
 
     /// The one HTTP/2 connection, and how it came about if this caller had to wait for it.
-    async fn h2(self: &Rc<Self>) -> Result<(http2::SendRequest<Body>, Rc<Pulse>, Option<Made>), Fault> {
+    async fn h2(self: &Rc<Self>) -> Result<(Link, Option<Made>), Fault> {
         self.used.set(Instant::now());
         loop {
             let ready = match &*self.h2.borrow() {
-                H2::Ready(sender, pulse) if !sender.is_closed() => Some((sender.clone(), pulse.clone())),
+                H2::Ready(link) if !link.sender.is_closed() => Some(link.clone()),
                 _ => None,
             };
-            if let Some((sender, pulse)) = ready {
-                if pulse.beats().await && !sender.is_closed() {
-                    return Ok((sender, pulse, None));
+            if let Some(link) = ready {
+                if link.pulse.beats().await && !link.sender.is_closed() {
+                    return Ok((link, None));
                 }
                 // Nobody answers: what is under way there ends by itself, and this request does not wait for that.
-                let same = matches!(&*self.h2.borrow(), H2::Ready(_, now) if Rc::ptr_eq(now, &pulse));
+                let same =
+                    matches!(&*self.h2.borrow(), H2::Ready(now) if Rc::ptr_eq(&now.pulse, &link.pulse));
                 if same {
                     *self.h2.borrow_mut() = H2::None;
                 }
                 continue;
             }
             // An attempt that was under way may have been for whatever the peer takes.
-            if let Outcome::H2(sender, pulse, made) = self.attempt(Sessions::HTTP2).await? {
-                return Ok((sender, pulse, Some(made)));
+            if let Outcome::H2(link, made) = self.attempt(Sessions::HTTP2).await? {
+                return Ok((link, Some(made)));
             }
         }
     }
@@ -400,9 +439,7 @@ impl Pool {
         tokio::task::spawn_local(async move {
             let result = pool.connect(sessions).await;
             *pool.h2.borrow_mut() = match &result {
-                Ok(Outcome::H2(sender, pulse, _)) if !pool.retired.get() => {
-                    H2::Ready(sender.clone(), pulse.clone())
-                }
+                Ok(Outcome::H2(link, _)) if !pool.retired.get() => H2::Ready(link.clone()),
                 _ => H2::None,
             };
             done.send_replace(Some(result.map_err(|fault| Arc::new(fault.record()))));
@@ -422,7 +459,7 @@ impl Pool {
         }
         let made_ready = client::http2(io, &self.target.http2, self.mesh.config.max_head).await;
         let (sender, pulse) = made_ready.map_err(|error| self.unanswered(&error, None).fault)?;
-        Ok(Outcome::H2(sender, pulse, made))
+        Ok(Outcome::H2(Link { sender, pulse, places: Arc::new(Semaphore::new(PLACES)) }, made))
     }
 }
 

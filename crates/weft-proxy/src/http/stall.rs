@@ -5,6 +5,7 @@
 use super::{body::Body, flushes::Flushes, server::Service};
 use crate::deadline::Moving;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use hyper::{
     body::{Frame, SizeHint},
     rt::Executor,
@@ -168,11 +169,13 @@ where
             return;
         };
         let service = self.service.clone();
-        tokio::task::spawn_local(async move {
-            if (Taken { task, limit, until: None, timer: Moving::default() }).await.is_err() {
+        let taken = Taken { task, limit, until: None, timer: Moving::default() };
+        // No `async` block: it would keep the answer's whole state twice, once as it was given and once as it is polled.
+        tokio::task::spawn_local(taken.map(move |ended| {
+            if ended.is_err() {
                 service.abandoned(&fault(limit));
             }
-        });
+        }));
     }
 }
 

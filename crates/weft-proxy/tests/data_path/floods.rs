@@ -4,19 +4,23 @@ use crate::{
     harness::{App, Proxy, app, destination, meshed, only, proxy, routes, rule, server},
     retries::counted,
 };
-use std::{net::SocketAddr, sync::Arc};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 use weft_model::{
     inbound::{Authn, HttpPolicy, Protocol},
     outbound::{BackendKind, OutboundProtocol},
 };
 use weft_testkit::{
     h2raw::{
-        CANCEL, CONTINUATION, Client, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, PING,
-        PREFACE, PRIORITY, RST_STREAM, SETTINGS, block, frame, get, headers, request, reset, setting, string,
-        window,
+        ACK, CANCEL, CONTINUATION, Client, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS,
+        PING, PREFACE, PRIORITY, RST_STREAM, SETTINGS, block, frame, get, headers, request, reset, setting,
+        string, window,
     },
     pki::Pki,
+    raw::within,
 };
 
 async fn store(pki: &Pki) -> (Proxy, App) {
@@ -184,4 +188,70 @@ async fn a_field_repeated_by_its_number_alone_is_counted_each_time() {
     client.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await.unwrap();
     assert_eq!(client.end(1).await.unwrap(), Ended::Answered(431));
     assert_eq!(client.ask(3, "/").await.unwrap(), Ended::Answered(200));
+}
+
+/// A server that takes one request at a time, and answers none.
+async fn full_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            tokio::task::spawn_local(async move {
+                const MAX_CONCURRENT_STREAMS: u16 = 3;
+                let mut preface = [0; PREFACE.len()];
+                if tcp.read_exact(&mut preface).await.is_err() {
+                    return;
+                }
+                let mut wire = Client::new(tcp);
+                let _gone = wire.send(&setting(MAX_CONCURRENT_STREAMS, 1)).await;
+                while let Ok(Some(came)) = wire.frame().await {
+                    if came.kind == SETTINGS && came.flags & ACK == 0 {
+                        let _gone = wire.send(&frame(SETTINGS, ACK, 0, &[])).await;
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+#[tokio::test(flavor = "local")]
+async fn requests_queue_for_a_connection_in_bounded_number_and_not_for_ever() {
+    const CLIENTS: u32 = 2;
+    const EACH: u32 = 240;
+    // What a connection's queue has room for, and what the server may have been sent before it said how much it takes.
+    const NOT_REFUSED: u32 = 128 + 100 + 4;
+    let app = full_server().await;
+    let limits = [("INBOUND_HTTP_FAILFAST_TIMEOUT", "300ms")];
+    let proxy = proxy(&Pki::new(), "store", app, "192.0.2.80:80".parse().unwrap(), &limits);
+    proxy.told.inbound(app.port(), server(Protocol::Http2(HttpPolicy::default()), Authn::Unauthenticated));
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let tcp = TcpStream::connect(proxy.inbound).await.unwrap();
+        let mut client = Client::open(tcp).await.unwrap();
+        client.send(&many(EACH, |i| headers(2 * i + 1, END_STREAM, &get("/", &[])))).await.unwrap();
+        clients.push(client);
+    }
+    // Nothing else than a refusal has a head: the server answers nothing.
+    let refused = Rc::new(Cell::new(0));
+    for mut client in clients {
+        let refused = refused.clone();
+        tokio::task::spawn_local(async move {
+            while let Ok(Some(came)) = client.frame().await {
+                if came.kind == HEADERS {
+                    refused.set(refused.get() + 1);
+                }
+            }
+        });
+    }
+    within(async {
+        while refused.get() < CLIENTS * (EACH - NOT_REFUSED) {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let metrics = proxy.metrics().await;
+    assert!(metrics.contains(r#"inbound_http_errors_total{error="loadshed",code="LIM-003""#), "{metrics}");
 }

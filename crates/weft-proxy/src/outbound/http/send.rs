@@ -111,7 +111,7 @@ impl Requests {
                 continue;
             }
             // Nor does it that others were before us.
-            if fault.code() != Code::ConnectsQueued {
+            if !matches!(fault.code(), Code::ConnectsQueued | Code::QueueTimeout) {
                 member.failed(&connection.worker, &fault);
             }
             if fixed {
