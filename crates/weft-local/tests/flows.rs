@@ -227,10 +227,6 @@ async fn what_is_left_out_is_refused_with_a_reason() {
     pod["metadata"].as_object_mut().unwrap().remove("namespace");
     kubectl.ok("create -f -", &pod).await;
     kubectl
-        .ok("patch pod p --subresource=status --type=merge -p {\"status\":{\"phase\":\"Running\"}}", &none)
-        .await;
-    kubectl.fails("port-forward pod/p 0:80", &none, "port-forward is not served by weft").await;
-    kubectl
         .fails("debug p --image=dbg:1 --target=app -c dbg", &none, "ephemeral containers are disabled")
         .await;
     kubectl.fails("get statefulsets", &none, "doesn't have a resource type \"statefulsets\"").await;

@@ -4,6 +4,7 @@
 
 mod machine {
     pub(crate) mod dev;
+    pub(crate) mod forward;
     pub(crate) mod lab;
     pub(crate) mod policies;
     pub(crate) mod tests;

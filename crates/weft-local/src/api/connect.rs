@@ -6,31 +6,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{SinkExt, StreamExt, TryStreamExt};
-use http::header::{
-    CONNECTION, CONTENT_TYPE, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
-    UPGRADE,
-};
+use http::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::error::{ApiError, FieldError};
 use super::kubelet::{AttachQuery, ExecQuery, ExecStreams, ExitCode, Kubelet, LogQuery, TerminalSize};
 use super::request::{Address, Query};
 use super::respond::{self, Body};
+use super::websocket::{self, Handshake, PING_EVERY, Socket, SocketError, message};
 use super::{Api, meta};
 
 const STDIN: u8 = 0;
@@ -46,12 +40,6 @@ const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 
 /// How many pieces of a stream wait in each direction.
 const QUEUE: usize = 16;
-
-/// The largest message that a client may send.
-const MESSAGE_LIMIT: usize = 1024 * 1024;
-
-/// A client that has gone without a word is noticed by this.
-const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// A pod that exists, and one of its containers.
 struct Target {
@@ -98,7 +86,7 @@ impl Target {
     }
 }
 
-fn kubelet(api: &Api) -> Result<&Arc<dyn Kubelet>, ApiError> {
+pub(super) fn kubelet(api: &Api) -> Result<&Arc<dyn Kubelet>, ApiError> {
     api.kubelet.get().ok_or_else(|| {
         ApiError::new(503, "ServiceUnavailable", "no node agent is connected to this API server")
     })
@@ -152,24 +140,6 @@ pub(super) async fn logs(
     Ok(response)
 }
 
-/// `…/portforward` is not served: this machine reaches pods and services without it. Says where.
-pub(super) fn no_port_forward(api: &Api, address: &Address, request: &Request<Incoming>) -> ApiError {
-    let Some(pod) = api.store.get("pods", &address.namespace, &address.name) else {
-        return ApiError::not_found("pods", &address.name);
-    };
-    if !request.headers().contains_key(UPGRADE) {
-        return ApiError::bad_request("Upgrade request required");
-    }
-    let reach = match meta::text(&pod, "/status/podIP") {
-        "" => "the address of the pod or of its service".to_owned(),
-        ip => format!("the pod's address {ip} or its service's clusterIP"),
-    };
-    let message = format!(
-        "port-forward is not served by weft: this machine reaches pods directly, so connect to {reach}"
-    );
-    ApiError::new(501, "NotImplemented", message)
-}
-
 /// `…/exec` and `…/attach`: checks what can be checked, then turns the connection into a WebSocket.
 pub(super) fn upgrade(
     api: &Arc<Api>,
@@ -190,24 +160,13 @@ pub(super) fn upgrade(
     if exec && command.is_empty() {
         return Err(ApiError::bad_request("you must specify at least 1 command for the container"));
     }
-    let (protocol, key) = handshake(&request)?;
+    let handshake = Handshake::of(&request, &PROTOCOLS)?;
 
     let kubelet = kubelet(api)?.clone();
     let (namespace, pod) = (address.namespace.clone(), address.name.clone());
     let (pod_uid, container) = (target.pod_uid, target.container);
     tokio::spawn(async move {
-        let upgraded = match hyper::upgrade::on(request).await {
-            Ok(upgraded) => upgraded,
-            Err(error) => {
-                tracing::debug!(%error, "upgrade to a WebSocket failed");
-                return;
-            }
-        };
-        let config = WebSocketConfig::default()
-            .max_message_size(Some(MESSAGE_LIMIT))
-            .max_frame_size(Some(MESSAGE_LIMIT));
-        let socket =
-            WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+        let Some(socket) = websocket::accept(request).await else { return };
         let (ends, streams) = Ends::pair();
         let running = if exec {
             kubelet.exec(ExecQuery { namespace, pod, pod_uid, container, command, stdin, tty }, streams)
@@ -219,47 +178,7 @@ pub(super) fn upgrade(
         }
     });
 
-    let mut response = Response::new(respond::full(""));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
-    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()))
-        .map_err(|e| ApiError::internal(e.to_string()))?;
-    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
-    Ok(response)
-}
-
-/// The protocol to speak and the client's key.
-fn handshake(request: &Request<Incoming>) -> Result<(&'static str, String), ApiError> {
-    let header = |name: &http::HeaderName| {
-        request
-            .headers()
-            .get_all(name)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .collect::<Vec<_>>()
-            .join(",")
-    };
-    if !header(&UPGRADE).eq_ignore_ascii_case("websocket") {
-        // The older SPDY protocol ends here; kubectl 1.31 and newer begin with WebSockets.
-        return Err(ApiError::bad_request(
-            "Upgrade request required: to a WebSocket (kubectl 1.31 or newer)",
-        ));
-    }
-    let offered = header(&SEC_WEBSOCKET_PROTOCOL);
-    let offered: Vec<&str> = offered.split(',').map(str::trim).collect();
-    let protocol = PROTOCOLS.into_iter().find(|known| offered.contains(known)).ok_or_else(|| {
-        ApiError::bad_request(format!(
-            "none of the offered protocols {offered:?} is spoken: {PROTOCOLS:?} are"
-        ))
-    })?;
-    let key = header(&SEC_WEBSOCKET_KEY);
-    if key.is_empty() {
-        return Err(ApiError::bad_request("Sec-WebSocket-Key is missing"));
-    }
-    Ok((protocol, key))
+    handshake.response()
 }
 
 /// This side's ends of a command's streams.
@@ -282,9 +201,6 @@ impl Ends {
         (Self { stdin: Some(stdin), stdout, stderr, resize }, streams)
     }
 }
-
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
-type SocketError = tokio_tungstenite::tungstenite::Error;
 
 /// Carries bytes both ways until the command ends or the client goes. A client that stops reading holds its command
 /// back, as a terminal does: there is no deadline on that, only the ping.
@@ -355,13 +271,6 @@ fn receive(ends: &mut Ends, data: Bytes) -> Option<Bytes> {
         _ => {}
     }
     None
-}
-
-fn message(channel: u8, data: &[u8]) -> Message {
-    let mut bytes = BytesMut::with_capacity(data.len() + 1);
-    bytes.extend_from_slice(&[channel]);
-    bytes.extend_from_slice(data);
-    Message::Binary(bytes.freeze())
 }
 
 /// The Status that ends a session.

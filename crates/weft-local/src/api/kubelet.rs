@@ -28,9 +28,11 @@ pub trait Kubelet: Send + Sync {
     /// Follows the output of a container's main process, and feeds its stdin if it has one.
     fn attach(&self, query: AttachQuery, streams: ExecStreams) -> BoxFuture<'_, Result<ExitCode, ApiError>>;
 
-    /// Connects to an address inside the node's network: `…/proxy` and `…/portforward`.
-    /// For port-forward `ip` is the pod's; the agent may dial the pod's loopback instead.
+    /// Connects to an address inside the node's network: `…/proxy`.
     fn dial(&self, ip: IpAddr, port: u16) -> BoxFuture<'_, io::Result<TcpStream>>;
+
+    /// Connects to the loopback of a pod, from inside it: `…/portforward`.
+    fn connect<'a>(&'a self, pod_uid: &'a str, port: u16) -> BoxFuture<'a, io::Result<TcpStream>>;
 }
 
 /// `GET …/pods/NAME/log`.

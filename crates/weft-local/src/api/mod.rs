@@ -26,6 +26,7 @@ mod managers;
 mod match_condition;
 mod openapi;
 mod patch;
+mod port_forward;
 mod ports;
 mod protobuf;
 mod proxy;
@@ -40,6 +41,7 @@ mod table;
 mod tokens;
 pub mod update;
 mod watch;
+mod websocket;
 pub mod write;
 
 use std::net::IpAddr;

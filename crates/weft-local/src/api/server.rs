@@ -24,7 +24,7 @@ use super::request::{Address, Query};
 use super::respond::{self, Body, Shown};
 use super::selector::FieldSelector;
 use super::update::Part;
-use super::{Api, Config, connect, discovery, openapi, proxy, reviews, tls};
+use super::{Api, Config, connect, discovery, openapi, port_forward, proxy, reviews, tls};
 
 /// The largest body that is read, as on a real server.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -252,7 +252,7 @@ async fn stream(
             // Opening a shell is a creation, whatever the method of the upgrade is.
             allow(api, user, "create", address)?;
             if address.subresource == "portforward" {
-                return Err(connect::no_port_forward(api, address, &request));
+                return port_forward::upgrade(api, address, query, request);
             }
             connect::upgrade(api, address, query, request)
         }

@@ -12,15 +12,24 @@ use crate::api::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
-use std::{fs::File, io, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     sync::mpsc,
     time::timeout,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use weft_net::process::Terminal;
+use weft_net::{
+    namespace::{Enter, enter},
+    process::Terminal,
+};
 
 /// How long a connection into a pod may take.
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
@@ -92,6 +101,34 @@ impl Kubelet for Node {
         }
         .boxed()
     }
+
+    fn connect<'a>(&'a self, pod_uid: &'a str, port: u16) -> BoxFuture<'a, io::Result<TcpStream>> {
+        async move {
+            let run = self.pod(pod_uid).map_err(|_| io::Error::other("the pod does not run"))?;
+            let v4 = connect_inside(&run, (Ipv4Addr::LOCALHOST, port).into()).await;
+            match v4 {
+                // A server may listen on one family only.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    connect_inside(&run, (Ipv6Addr::LOCALHOST, port).into()).await.map_err(|_| e)
+                }
+                other => other,
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Connects from inside a pod's network namespace: a socket stays in the one in which it was made.
+async fn connect_inside(run: &PodRun, to: SocketAddr) -> io::Result<TcpStream> {
+    let sandbox = run.sandbox.clone();
+    let make = move || {
+        let inside = Enter { net: Some(sandbox.namespaces.net()), ..Enter::default() };
+        enter(inside, || if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() })
+    };
+    let made = tokio::task::spawn_blocking(make).await.map_err(io::Error::other)?;
+    let socket = made.map_err(|fault| io::Error::other(explain(&fault)))?;
+    let connected = timeout(DIAL_DEADLINE, socket.connect(to)).await;
+    connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl Node {

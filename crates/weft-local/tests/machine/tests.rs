@@ -1,6 +1,7 @@
 //! The tests. They share one machine, as they would share a cluster; `kill -9` comes last.
 
 use super::{
+    forward::ports_are_forwarded_from_inside_the_pod,
     lab::{self, apply, condition, logs, phase, ready, until},
     policies::network_policies_are_enforced,
     tool,
@@ -50,6 +51,7 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
         restarts_and_probes,
         graceful_ends,
         commands_in_containers,
+        ports_are_forwarded_from_inside_the_pod,
         redirected_pods,
         images_without_a_command_say_so,
         network_policies_are_enforced

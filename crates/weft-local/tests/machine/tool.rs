@@ -9,7 +9,7 @@ use std::{
 
 pub(crate) fn run(words: &[&str]) -> ExitCode {
     let done = match words {
-        ["serve", port, text] => serve(port, text),
+        ["serve", at, text] => serve(at, text),
         ["redirect"] => weft_net::redirect::nft::apply(&Default::default()).map_err(|e| e.error),
         ["get", address] => get(address).map(|text| println!("{text}")),
         ["try", address] => try_once(address),
@@ -24,9 +24,10 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
     }
 }
 
-/// Answers every HTTP request with the text, until SIGTERM.
-fn serve(port: &str, text: &str) -> std::io::Result<()> {
-    let listener = TcpListener::bind(format!("0.0.0.0:{port}"))?;
+/// Answers every HTTP request with the text, until SIGTERM. A port alone is one of every address.
+fn serve(at: &str, text: &str) -> std::io::Result<()> {
+    let at = if at.contains(':') { at.to_owned() } else { format!("0.0.0.0:{at}") };
+    let listener = TcpListener::bind(at)?;
     println!("listening");
     loop {
         let (mut stream, peer) = listener.accept()?;
