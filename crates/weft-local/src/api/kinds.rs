@@ -1,5 +1,6 @@
 //! The kinds that are served: a table of built-in ones, and those that CustomResourceDefinitions add.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,14 +11,23 @@ use k8s_openapi::api::{
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use parking_lot::RwLock;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::meta;
 
-/// Reads an object as its type and writes it again: checks types, drops unknown fields.
-type Decode = fn(&Value) -> Result<Value, String>;
+/// What is known of a built-in kind by its type.
+#[derive(Debug, Clone, Copy)]
+pub struct Typed {
+    /// Reads an object as its type and writes it again: checks types, drops unknown fields.
+    pub decode: fn(&Value) -> Result<Value, String>,
+    /// Its schema's name in OpenAPI documents.
+    pub schema_name: fn() -> Cow<'static, str>,
+    /// Adds its schema, and those that this one refers to, to a generator's.
+    pub define: fn(&mut SchemaGenerator),
+}
 
 /// One kind in one version, as clients address it.
 #[derive(Debug, Clone)]
@@ -55,7 +65,7 @@ pub struct Kind {
 /// Where a kind's shape comes from.
 #[derive(Debug, Clone)]
 pub enum Form {
-    BuiltIn(Decode),
+    BuiltIn(Typed),
     /// The version's entry in the CustomResourceDefinition.
     Custom(Arc<Value>),
 }
@@ -97,6 +107,10 @@ impl Kind {
     }
 }
 
+const fn typed<T: DeserializeOwned + Serialize + JsonSchema>() -> Typed {
+    Typed { decode: decode::<T>, schema_name: T::schema_name, define: |schemas| drop(schemas.subschema_for::<T>()) }
+}
+
 fn decode<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
     let typed: T =
         serde_path_to_error::deserialize(object).map_err(|e| format!("{}: {}", e.path(), e.inner()))?;
@@ -116,7 +130,7 @@ const CLUSTER: Traits = Traits { namespaced: false, ..NAMESPACED };
 const WITH_STATUS: Traits = Traits { status: true, ..NAMESPACED };
 const WORKLOAD: Traits = Traits { status: true, scale: true, generation: true, namespaced: true };
 
-/// Group, version, plural, kind, short names, category `all`, traits, decoder, selectable fields.
+/// Group, version, plural, kind, short names, category `all`, traits, type, selectable fields.
 type Row = (
     &'static str,
     &'static str,
@@ -125,7 +139,7 @@ type Row = (
     &'static [&'static str],
     bool,
     Traits,
-    Decode,
+    Typed,
     &'static [&'static str],
 );
 
@@ -138,44 +152,44 @@ fn table() -> Vec<Row> {
     let generation = Traits { generation: true, ..NAMESPACED };
     let cluster_generation = Traits { generation: true, ..CLUSTER };
     vec![
-        ("", "v1", "configmaps", "ConfigMap", &["cm"], false, NAMESPACED, decode::<core::ConfigMap>, &[]),
-        ("", "v1", "endpoints", "Endpoints", &["ep"], false, NAMESPACED, decode::<core::Endpoints>, &[]),
-        ("", "v1", "events", "Event", &["ev"], false, NAMESPACED, decode::<core::Event>, &[
+        ("", "v1", "configmaps", "ConfigMap", &["cm"], false, NAMESPACED, typed::<core::ConfigMap>(), &[]),
+        ("", "v1", "endpoints", "Endpoints", &["ep"], false, NAMESPACED, typed::<core::Endpoints>(), &[]),
+        ("", "v1", "events", "Event", &["ev"], false, NAMESPACED, typed::<core::Event>(), &[
             "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
             "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
             "reason", "reportingComponent", "source", "type",
         ]),
         // The same objects as `events` of the core group, under other names.
-        ("events.k8s.io", "v1", "events", "Event", &["ev"], false, NAMESPACED, decode::<events::Event>, &[
+        ("events.k8s.io", "v1", "events", "Event", &["ev"], false, NAMESPACED, typed::<events::Event>(), &[
             "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid", "regarding.apiVersion",
             "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type",
         ]),
-        ("", "v1", "namespaces", "Namespace", &["ns"], false, Traits { status: true, ..CLUSTER }, decode::<core::Namespace>, &["status.phase"]),
-        ("", "v1", "nodes", "Node", &["no"], false, Traits { status: true, ..CLUSTER }, decode::<core::Node>, &["spec.unschedulable"]),
-        ("", "v1", "pods", "Pod", &["po"], true, Traits { generation: true, ..WITH_STATUS }, decode::<core::Pod>, &[
+        ("", "v1", "namespaces", "Namespace", &["ns"], false, Traits { status: true, ..CLUSTER }, typed::<core::Namespace>(), &["status.phase"]),
+        ("", "v1", "nodes", "Node", &["no"], false, Traits { status: true, ..CLUSTER }, typed::<core::Node>(), &["spec.unschedulable"]),
+        ("", "v1", "pods", "Pod", &["po"], true, Traits { generation: true, ..WITH_STATUS }, typed::<core::Pod>(), &[
             "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
             "status.phase", "status.podIP", "status.nominatedNodeName",
         ]),
-        ("", "v1", "secrets", "Secret", &[], false, NAMESPACED, decode::<core::Secret>, &["type"]),
-        ("", "v1", "serviceaccounts", "ServiceAccount", &["sa"], false, NAMESPACED, decode::<core::ServiceAccount>, &[]),
-        ("", "v1", "services", "Service", &["svc"], true, WITH_STATUS, decode::<core::Service>, &["spec.clusterIP", "spec.type"]),
-        ("apps", "v1", "deployments", "Deployment", &["deploy"], true, WORKLOAD, decode::<apps::Deployment>, &[]),
-        ("apps", "v1", "replicasets", "ReplicaSet", &["rs"], true, WORKLOAD, decode::<apps::ReplicaSet>, &["status.replicas"]),
-        ("batch", "v1", "jobs", "Job", &[], true, Traits { scale: false, ..WORKLOAD }, decode::<batch::Job>, &["status.successful"]),
+        ("", "v1", "secrets", "Secret", &[], false, NAMESPACED, typed::<core::Secret>(), &["type"]),
+        ("", "v1", "serviceaccounts", "ServiceAccount", &["sa"], false, NAMESPACED, typed::<core::ServiceAccount>(), &[]),
+        ("", "v1", "services", "Service", &["svc"], true, WITH_STATUS, typed::<core::Service>(), &["spec.clusterIP", "spec.type"]),
+        ("apps", "v1", "deployments", "Deployment", &["deploy"], true, WORKLOAD, typed::<apps::Deployment>(), &[]),
+        ("apps", "v1", "replicasets", "ReplicaSet", &["rs"], true, WORKLOAD, typed::<apps::ReplicaSet>(), &["status.replicas"]),
+        ("batch", "v1", "jobs", "Job", &[], true, Traits { scale: false, ..WORKLOAD }, typed::<batch::Job>(), &["status.successful"]),
         // A budget bounds evictions, and nothing is evicted here: it holds by itself.
-        ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", &["pdb"], false, Traits { status: true, ..generation }, decode::<policy::PodDisruptionBudget>, &[]),
-        ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", &["netpol"], false, Traits { generation: true, ..NAMESPACED }, decode::<networking::NetworkPolicy>, &[]),
-        (rbac_group, "v1", "clusterrolebindings", "ClusterRoleBinding", &[], false, CLUSTER, decode::<rbac::ClusterRoleBinding>, &[]),
-        (rbac_group, "v1", "clusterroles", "ClusterRole", &[], false, CLUSTER, decode::<rbac::ClusterRole>, &[]),
-        (rbac_group, "v1", "rolebindings", "RoleBinding", &[], false, NAMESPACED, decode::<rbac::RoleBinding>, &[]),
-        (rbac_group, "v1", "roles", "Role", &[], false, NAMESPACED, decode::<rbac::Role>, &[]),
-        (hooks, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &[], false, cluster_generation, decode::<admission::MutatingWebhookConfiguration>, &[]),
-        (hooks, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &[], false, Traits { generation: true, ..CLUSTER }, decode::<admission::ValidatingWebhookConfiguration>, &[]),
-        ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", &["crd", "crds"], false, Traits { status: true, generation: true, ..CLUSTER }, decode::<extensions::CustomResourceDefinition>, &[]),
+        ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", &["pdb"], false, Traits { status: true, ..generation }, typed::<policy::PodDisruptionBudget>(), &[]),
+        ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", &["netpol"], false, Traits { generation: true, ..NAMESPACED }, typed::<networking::NetworkPolicy>(), &[]),
+        (rbac_group, "v1", "clusterrolebindings", "ClusterRoleBinding", &[], false, CLUSTER, typed::<rbac::ClusterRoleBinding>(), &[]),
+        (rbac_group, "v1", "clusterroles", "ClusterRole", &[], false, CLUSTER, typed::<rbac::ClusterRole>(), &[]),
+        (rbac_group, "v1", "rolebindings", "RoleBinding", &[], false, NAMESPACED, typed::<rbac::RoleBinding>(), &[]),
+        (rbac_group, "v1", "roles", "Role", &[], false, NAMESPACED, typed::<rbac::Role>(), &[]),
+        (hooks, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &[], false, cluster_generation, typed::<admission::MutatingWebhookConfiguration>(), &[]),
+        (hooks, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &[], false, Traits { generation: true, ..CLUSTER }, typed::<admission::ValidatingWebhookConfiguration>(), &[]),
+        ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", &["crd", "crds"], false, Traits { status: true, generation: true, ..CLUSTER }, typed::<extensions::CustomResourceDefinition>(), &[]),
         // Only the range that the server was started with.
-        ("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", &[], false, Traits { status: true, ..CLUSTER }, decode::<networking::ServiceCIDR>, &[]),
-        ("coordination.k8s.io", "v1", "leases", "Lease", &[], false, NAMESPACED, decode::<coordination::Lease>, &[]),
-        ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", &[], false, generation, decode::<discovery::EndpointSlice>, &[]),
+        ("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", &[], false, Traits { status: true, ..CLUSTER }, typed::<networking::ServiceCIDR>(), &[]),
+        ("coordination.k8s.io", "v1", "leases", "Lease", &[], false, NAMESPACED, typed::<coordination::Lease>(), &[]),
+        ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", &[], false, generation, typed::<discovery::EndpointSlice>(), &[]),
     ]
 }
 
@@ -254,7 +268,7 @@ impl Kinds {
 }
 
 fn from_row(row: Row) -> Kind {
-    let (group, version, plural, kind, short_names, all, traits, decode, selectable) = row;
+    let (group, version, plural, kind, short_names, all, traits, typed, selectable) = row;
     let strings = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect();
     let view = group == "events.k8s.io";
     Kind {
@@ -280,7 +294,7 @@ fn from_row(row: Row) -> Kind {
         scale: traits.scale,
         generation: traits.generation,
         selectable: strings(selectable),
-        form: Form::BuiltIn(decode),
+        form: Form::BuiltIn(typed),
     }
 }
 

@@ -361,7 +361,7 @@ fn outside_resources(api: &Api, request: &Request<Bytes>, path: &str) -> Result<
         "/healthz" | "/livez" | "/readyz" => Ok(respond::plain(StatusCode::OK, "ok")),
         "/version" => Ok(Shown::JSON.answer(StatusCode::OK, &discovery::version())),
         "/openapi/v2" => Ok(openapi::v2(request.headers())),
-        path if path.starts_with("/openapi/v3") => Ok(openapi::v3(api, path)),
+        path if path.starts_with("/openapi/v3") => Ok(openapi::v3(api, path, request)),
         path if path.starts_with("/api") => Ok(discovery::answer(api, path, request.headers())),
         _ => Ok(respond::plain(StatusCode::NOT_FOUND, "404 page not found\n")),
     }

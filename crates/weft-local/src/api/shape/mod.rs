@@ -33,7 +33,7 @@ pub(super) struct Decoded {
 pub(super) fn decode(kind: &Kind, object: &Value) -> Result<Decoded, ApiError> {
     let mut unknown = Vec::new();
     let mut decoded = match &kind.form {
-        Form::BuiltIn(decode) => {
+        Form::BuiltIn(typed) => {
             let refuse = |why: String| {
                 let (version, kind) = (&kind.version, &kind.kind);
                 ApiError::bad_request(format!(
@@ -43,7 +43,7 @@ pub(super) fn decode(kind: &Kind, object: &Value) -> Result<Decoded, ApiError> {
             if let Some(why) = moments::unreadable_time(kind, object) {
                 return Err(refuse(why));
             }
-            let mut decoded = decode(object).map_err(|why| refuse(undecodable(&why)))?;
+            let mut decoded = (typed.decode)(object).map_err(|why| refuse(undecodable(&why)))?;
             note_unknown(object, &decoded, "", &mut unknown);
             tidy_decoded(kind, object, &mut decoded);
             decoded
