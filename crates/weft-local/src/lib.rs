@@ -9,6 +9,7 @@
 //! [`controller`], which may end and be started again.
 
 pub mod api;
+mod border;
 pub mod channel;
 pub mod controller;
 pub mod controllers;
@@ -18,6 +19,7 @@ pub mod external;
 pub mod network;
 mod network_policy;
 pub mod node;
+mod peering;
 mod service_nat;
 mod services;
 pub mod state;

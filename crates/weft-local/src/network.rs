@@ -15,6 +15,40 @@ pub struct Network {
     pub services: Ipv4Net,
 }
 
+/// What `weft up` was told of the ranges, in place of free ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    pub pods: Option<Ipv4Net>,
+    pub services: Option<Ipv4Net>,
+}
+
+impl Asked {
+    /// Refuses ranges that the fixed addresses do not fit into, or that overlap.
+    pub fn check(&self) -> Result<(), Fault> {
+        let refuse = |flag: &str, range: Ipv4Net, expected: &str| {
+            let fault = Fault::new(Code::BadFlag).in_phase(Phase::Start).about(flag);
+            Err(fault.fact("given", range).fact("expected", expected))
+        };
+        if let Some(pods) = self.pods.filter(|pods| pods.prefix_len() != 16) {
+            return refuse("--pod-cidr", pods, "a /16, such as 10.77.0.0/16");
+        }
+        if let Some(services) = self.services.filter(|range| !(12..=24).contains(&range.prefix_len())) {
+            return refuse("--service-cidr", services, "a /12 to /24, such as 10.78.0.0/16");
+        }
+        match (self.pods, self.services) {
+            (Some(pods), Some(services)) if overlap(pods, services) => {
+                refuse("--service-cidr", services, &format!("a range outside of {pods}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether two ranges have an address in common.
+pub(crate) fn overlap(a: Ipv4Net, b: Ipv4Net) -> bool {
+    a.contains(&b) || b.contains(&a)
+}
+
 /// The next hop of every pod: an address of the node's loopback, so that it answers ARP without any proxying.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
@@ -26,16 +60,23 @@ impl Network {
         Some(Network { pods: range(second), services: range(second.checked_add(1)?) })
     }
 
-    /// The pairs that this machine does not route yet, the usual one first.
-    pub fn free(routes: &[ExistingRoute]) -> Vec<Self> {
+    /// The pairs that this machine does not route yet, the usual one first; with the ranges that were asked for.
+    pub fn free(routes: &[ExistingRoute], asked: Asked) -> Vec<Self> {
         // A default route covers everything and collides with nothing.
         let taken: Vec<Ipv4Net> = routes
             .iter()
             .filter(|r| r.prefix > 0)
             .filter_map(|r| Ipv4Net::new(r.destination, r.prefix).ok())
             .collect();
-        let free = |range: Ipv4Net| !taken.iter().any(|t| t.contains(&range) || range.contains(t));
-        (0..u8::MAX).map_while(Self::pair).filter(|n| free(n.pods) && free(n.services)).collect()
+        let free = |range: Ipv4Net| !taken.iter().any(|t| overlap(*t, range));
+        (0..u8::MAX)
+            .map_while(Self::pair)
+            .map(|n| Network {
+                pods: asked.pods.unwrap_or(n.pods),
+                services: asked.services.unwrap_or(n.services),
+            })
+            .filter(|n| free(n.pods) && free(n.services) && !overlap(n.pods, n.services))
+            .collect()
     }
 
     /// The addresses of a mesh that has nothing to collide with.
@@ -43,12 +84,16 @@ impl Network {
         Self::pair(0).expect("the first pair exists")
     }
 
-    /// Every pair is taken.
-    pub fn none_free() -> Fault {
-        Fault::new(Code::HostUnable)
-            .in_phase(Phase::Start)
-            .fact("step", "choose addresses")
-            .fact("setting", "a free pair of /16 networks between 10.77.0.0 and 10.255.0.0")
+    /// Every pair is taken, or what was asked for.
+    pub fn none_free(asked: Asked) -> Fault {
+        let fault = Fault::new(Code::HostUnable).in_phase(Phase::Start).fact("step", "choose addresses");
+        let ranges = [("--pod-cidr", asked.pods), ("--service-cidr", asked.services)];
+        let named: Vec<String> =
+            ranges.iter().filter_map(|(flag, range)| range.map(|range| format!("{flag} {range}"))).collect();
+        if named.is_empty() {
+            return fault.fact("setting", "a free pair of /16 networks between 10.77.0.0 and 10.255.0.0");
+        }
+        fault.fact("setting", format!("ranges that this machine does not route yet, unlike {}", named.join(" ")))
     }
 
     /// In the range of an API that is there already, too, whatever its size.
@@ -73,7 +118,18 @@ impl Network {
     }
     /// The host's end of the link into the mesh. Unique, since two meshes never have the same range.
     pub fn host_link(&self) -> String {
-        format!("weft{}", self.pods.network().octets()[1])
+        format!("weft{}", self.tag())
+    }
+    /// In another mesh, the link that leads to this one.
+    pub fn peer_link(&self) -> String {
+        format!("peer{}", self.tag())
+    }
+    /// The /16 in a few characters: links have short names.
+    fn tag(&self) -> String {
+        match self.pods.network().octets() {
+            [10, b, ..] => b.to_string(),
+            [a, b, ..] => format!("{a}-{b}"),
+        }
     }
     /// The addresses that pods may have, in order.
     pub fn pod_ips(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
@@ -95,12 +151,54 @@ mod tests {
     fn takes_the_first_free_pair() {
         let check = |routes: &[&str], pods: &str| {
             let routes: Vec<_> = routes.iter().map(|r| route(r)).collect();
-            assert_eq!(Network::free(&routes)[0].pods.to_string(), pods, "{routes:?}");
+            assert_eq!(Network::free(&routes, Asked::default())[0].pods.to_string(), pods, "{routes:?}");
         };
         check(&["0.0.0.0/0", "192.168.1.0/24"], "10.77.0.0/16");
         check(&["10.77.3.0/24"], "10.79.0.0/16");
         check(&["10.78.0.0/16", "10.80.1.1/32"], "10.81.0.0/16");
-        assert!(Network::free(&[route("10.0.0.0/8")]).is_empty());
+        assert!(Network::free(&[route("10.0.0.0/8")], Asked::default()).is_empty());
+    }
+
+    #[test]
+    fn takes_the_ranges_that_it_is_told() {
+        let net = |text: &str| Some(text.parse().unwrap());
+        let first = |routes: &[ExistingRoute], pods, services| {
+            Network::free(routes, Asked { pods, services }).first().map(|n| (n.pods, n.services))
+        };
+        let (pods, services) = (net("172.20.0.0/16"), net("172.21.0.0/20"));
+        assert_eq!(first(&[], pods, services), pods.zip(services));
+        assert_eq!(first(&[route("10.78.0.0/16")], pods, None), pods.zip(net("10.80.0.0/16")));
+        // Where the pair's other half would overlap with what was asked for, the next pair has it.
+        assert_eq!(first(&[], net("10.78.0.0/16"), None), net("10.78.0.0/16").zip(net("10.80.0.0/16")));
+        assert_eq!(first(&[route("172.16.0.0/12")], pods, services), None);
+        let told = format!("{:?}", Network::none_free(Asked { pods, services: None }));
+        assert!(told.contains("--pod-cidr 172.20.0.0/16"), "{told}");
+    }
+
+    #[test]
+    fn ranges_that_do_not_fit_are_refused() {
+        for (pods, services, fits) in [
+            ("10.1.0.0/16", "10.2.0.0/16", true),
+            ("10.1.0.0/16", "10.2.0.0/24", true),
+            ("10.1.0.0/20", "10.2.0.0/16", false),
+            ("10.1.0.0/16", "10.2.0.0/25", false),
+            ("10.1.0.0/16", "10.1.128.0/17", false),
+            ("10.1.0.0/16", "10.0.0.0/12", false),
+        ] {
+            let asked = Asked { pods: pods.parse().ok(), services: services.parse().ok() };
+            assert_eq!(asked.check().is_ok(), fits, "{pods} {services}");
+        }
+        assert!(Asked::default().check().is_ok());
+    }
+
+    #[test]
+    fn links_have_short_names() {
+        let network = |pods: &str| Network { pods: pods.parse().unwrap(), ..Network::usual() };
+        assert_eq!(network("10.77.0.0/16").host_link(), "weft77");
+        assert_eq!(network("192.168.0.0/16").host_link(), "weft192-168");
+        assert_eq!(network("192.168.0.0/16").peer_link(), "peer192-168");
+        // With the suffix of its inner end; the kernel takes 15 characters.
+        assert!("weft192-168-in".len() <= 15);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::{
     api::{self, ApiServer},
+    border,
     channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
     controller::{Keeper, Start},
     controllers,
@@ -76,7 +77,11 @@ fn serve(channel: &Arc<Channel>) -> Result<(), Fault> {
         return Err(Fault::new(Code::Invariant).fact("message", "something other than the link"));
     };
     if made {
-        link(&mut route, &config.network)?;
+        let interface = link(&mut route, &config.network)?;
+        // A cluster that is there already may have its own ways in.
+        if config.external.is_none() {
+            border::close(&mut NftSocket::open()?, &config.network, interface)?;
+        }
     }
 
     // 4. Everything else.
@@ -342,8 +347,8 @@ fn addresses(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
     Ok(())
 }
 
-/// This side of the link to the outside: everything that is not the mesh's goes there.
-fn link(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
+/// This side of the link to the outside: everything that is not the mesh's goes there. Returns its index.
+fn link(route: &mut RouteSocket, network: &Network) -> Result<u32, Fault> {
     let interface = route.link_index("host0")?;
     route.set_up(interface)?;
     let source = Some(network.node_ip().into());
@@ -356,7 +361,7 @@ fn link(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
         source,
     };
     route.add_routes(&[host, everything])?;
-    Ok(())
+    Ok(interface)
 }
 
 fn receive(channel: &Channel) -> Result<(ToSupervisor, Vec<OwnedFd>), Fault> {

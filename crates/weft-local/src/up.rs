@@ -4,9 +4,11 @@ use crate::{
     channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
     entry,
     external::{External, Relay},
-    network::Network,
+    network::{Asked, Network},
+    peering::{PLACE, Peering, Place},
     state::{self, State},
 };
+use ipnet::Ipv4Net;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -36,6 +38,10 @@ pub struct UpConfig {
     pub state_root: PathBuf,
     /// The port of the API on 127.0.0.1; 0 takes a free one.
     pub api_port: u16,
+    /// The ranges of pods and services, where they are not to be any free ones.
+    pub ranges: Asked,
+    /// Meshes on this machine whose pods reach this one's, and the other way round, as soon as both run.
+    pub peers: Vec<String>,
     /// Instead of an API of the mesh's own.
     pub external: Option<External>,
     /// Handed to the controller unread: trust anchors, log levels, whatever `weft up` was given for it.
@@ -48,6 +54,8 @@ impl Default for UpConfig {
             name: "default".into(),
             state_root: state::ROOT.into(),
             api_port: 0,
+            ranges: Asked::default(),
+            peers: Vec::new(),
             external: None,
             controller: serde_json::Value::Null,
         }
@@ -63,6 +71,8 @@ pub struct MeshInfo {
     pub api: SocketAddr,
     /// Whether this machine reaches pods and services directly.
     pub host_link: bool,
+    /// The peers at the start; of those that run, where their pods are.
+    pub peers: Vec<(String, Option<Ipv4Net>)>,
 }
 
 /// A mesh that runs. Dropping it ends it at once: nothing in it outlives this value, nor this process.
@@ -74,6 +84,7 @@ pub struct Mesh {
     state: Option<State>,
     /// How the mesh reaches an external API.
     relay: Option<Relay>,
+    peering: Option<Peering>,
 }
 
 impl Mesh {
@@ -87,12 +98,13 @@ impl Mesh {
                 .fact("step", "make namespaces")
                 .fact("setting", "run as root"));
         }
+        config.ranges.check()?;
         let state = State::take(&config.state_root, &config.name)?;
         let mut host = RouteSocket::open()?;
-        let (mut network, link) = reserve(&mut host, &state)?;
+        let (mut network, link) = reserve(&mut host, &state, config.ranges)?;
         if let Some(external) = &config.external {
             network.services = external.services;
-        } else if network != Network::usual() {
+        } else if network != Network::usual() && config.ranges == Asked::default() {
             tracing::warn!(pods = %network.pods, services = %network.services,
                 "the usual addresses are in use on this machine; taking the next free ones");
         }
@@ -116,11 +128,13 @@ impl Mesh {
                 kubeconfig: state.path().join("kubeconfig"),
                 api,
                 host_link: false,
+                peers: Vec::new(),
             },
             channel: ours,
             supervisor,
             state: Some(state),
             relay: None,
+            peering: None,
         };
         let supervisor_config = SupervisorConfig {
             name: config.name.clone(),
@@ -158,6 +172,7 @@ impl Mesh {
                     if let Some(state) = &mesh.state {
                         state.write("kubeconfig", kubeconfig.as_bytes())?;
                     }
+                    mesh.find_peers(config)?;
                     mesh.channel.set_deadline(None).map_err(talk)?;
                     return Ok(mesh);
                 }
@@ -189,6 +204,21 @@ impl Mesh {
         last_line(&self.state_path().join("supervisor.log"))
     }
 
+    /// Tells other meshes where this one is, and joins it with its peers.
+    fn find_peers(&mut self, config: &UpConfig) -> Result<(), Fault> {
+        let place = Place { supervisor: self.supervisor.id(), network: self.info.network };
+        if let Some(state) = &self.state {
+            let json = serde_json::to_vec(&place).map_err(|e| start_failed("write down the network", e.into()))?;
+            state.write(PLACE, &json)?;
+        }
+        if !config.peers.is_empty() {
+            let (peering, found) = Peering::start(place, config.state_root.clone(), &config.peers)?;
+            self.peering = Some(peering);
+            self.info.peers = config.peers.iter().cloned().zip(found).collect();
+        }
+        Ok(())
+    }
+
     fn receive(&mut self) -> Result<FromSupervisor, Fault> {
         match self.channel.receive() {
             Ok(Some((message, _))) => Ok(message),
@@ -204,6 +234,8 @@ impl Mesh {
     }
 
     fn end(&mut self) -> Result<(), Fault> {
+        // It holds the node's namespace, which is to go.
+        self.peering.take();
         if let Ok(process) = Pidfd::open(self.supervisor.id()) {
             let _ = process.signal(Signal::KILL);
         }
@@ -300,8 +332,8 @@ struct Link {
 }
 
 /// Takes addresses that nobody uses, by making the link whose name goes with them: only one mesh can.
-fn reserve(host: &mut RouteSocket, state: &State) -> Result<(Network, Link), Fault> {
-    for network in Network::free(&host.ipv4_routes()?) {
+fn reserve(host: &mut RouteSocket, state: &State, asked: Asked) -> Result<(Network, Link), Fault> {
+    for network in Network::free(&host.ipv4_routes()?, asked) {
         let [_, b, ..] = network.pods.network().octets();
         let name = network.host_link();
         if host.has_link(&name)? {
@@ -328,7 +360,7 @@ fn reserve(host: &mut RouteSocket, state: &State) -> Result<(Network, Link), Fau
             Err(e) => return Err(e.into()),
         }
     }
-    Err(Network::none_free())
+    Err(Network::none_free(asked))
 }
 
 /// Gives the mesh its end of the link, and this machine routes to pods and services.

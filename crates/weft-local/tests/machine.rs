@@ -3,6 +3,7 @@
 //! `cargo test -p weft-local --test machine -- up FILE…` starts one with the objects of YAML files and keeps it until Ctrl-C.
 
 mod machine {
+    pub(crate) mod clusters;
     pub(crate) mod dev;
     pub(crate) mod forward;
     pub(crate) mod lab;

@@ -38,8 +38,8 @@ pub(crate) struct Target {
         global = true
     )]
     pub(crate) linkerd_namespace: String,
-    /// Name of the local mesh.
-    #[arg(long, default_value = "weft", value_name = "NAME", global = true)]
+    /// Name of the local mesh, where several run.
+    #[arg(long = "name", alias = "mesh", default_value = "weft", value_name = "NAME", global = true)]
     pub(crate) mesh: String,
 }
 

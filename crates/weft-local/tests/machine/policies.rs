@@ -117,7 +117,7 @@ spec: {{containers: [{{name: c, image: none, command: [sleep, "3600"]}}]}}
     rows("without policies again", &open).await;
 }
 
-async fn reaches(client: &Client, pod: &str, to: &str) -> bool {
+pub(crate) async fn reaches(client: &Client, pod: &str, to: &str) -> bool {
     let (_, status) = exec(client, pod, &["sh", "-c", &format!("exec {}", shell(&["try", to]))]).await;
     status == "Success"
 }

@@ -1,6 +1,7 @@
 //! The tests. They share one machine, as they would share a cluster; `kill -9` comes last.
 
 use super::{
+    clusters::meshes_are_apart_or_peers,
     forward::ports_are_forwarded_from_inside_the_pod,
     lab::{self, apply, condition, logs, phase, ready, until},
     policies::network_policies_are_enforced,
@@ -63,6 +64,11 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
         assert!(!state.exists() && !link_exists(&link));
         println!("test stop ... ok");
     }
+    if wanted("meshes_are_apart_or_peers") {
+        let started = std::time::Instant::now();
+        runtime.block_on(meshes_are_apart_or_peers(root.path()));
+        println!("test meshes_are_apart_or_peers ... ok ({:.1?})", started.elapsed());
+    }
     if wanted("killed_parent_leaves_nothing") {
         runtime.block_on(killed_parent_leaves_nothing(root.path()));
         println!("test killed_parent_leaves_nothing ... ok");
@@ -78,7 +84,7 @@ pub(crate) fn tool_command(words: &[&str]) -> String {
     serde_json::to_string(&command).expect("JSON")
 }
 
-fn link_exists(name: &str) -> bool {
+pub(crate) fn link_exists(name: &str) -> bool {
     Path::new("/sys/class/net").join(name).exists()
 }
 

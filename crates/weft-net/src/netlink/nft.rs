@@ -73,6 +73,7 @@ impl Verdict {
 #[derive(Clone, Copy, Debug)]
 pub enum Meta {
     Mark = 3,
+    InputInterface = 4,
     OutputInterface = 5,
     SocketUid = 10,
     SocketGid = 11,

@@ -12,7 +12,7 @@ Example:
   weft down")]
 pub(crate) struct Down {
     /// Name of the mesh.
-    #[arg(long, default_value = "weft", value_name = "NAME")]
+    #[arg(long = "name", alias = "mesh", default_value = "weft", value_name = "NAME")]
     mesh: String,
 }
 

@@ -11,6 +11,7 @@ use crate::{
     screen::Screen,
 };
 use anyhow::{Context as _, Result, bail};
+use ipnet::Ipv4Net;
 use kube::{Client, config::Kubeconfig};
 use owo_colors::OwoColorize as _;
 use std::{
@@ -28,6 +29,7 @@ use tokio::{
 use weft_fault::{Code, Fault};
 use weft_local::{
     external::External,
+    network::Asked,
     state::ROOT,
     up::{Mesh, MeshInfo, UpConfig, down, start_detached},
 };
@@ -48,6 +50,7 @@ Pods are meshed where `linkerd.io/inject: enabled` stands on them or on their na
 Examples:
   weft up examples/shop                 start, show traffic until Ctrl-C, leave nothing behind
   weft up --detach shop.yaml extra/     start in the background; `weft down` ends it
+  weft up --name east --peer west east/ a second mesh, whose pods reach those of `weft up --name west`
   export KUBECONFIG=/run/weft/weft/kubeconfig; kubectl get pods -A"
 )]
 pub(crate) struct Up {
@@ -58,8 +61,17 @@ pub(crate) struct Up {
     #[arg(short, long)]
     detach: bool,
     /// Name of the mesh; its state is kept in /run/weft/NAME.
-    #[arg(long, default_value = "weft", value_name = "NAME", value_parser = mesh_name)]
+    #[arg(long = "name", alias = "mesh", default_value = "weft", value_name = "NAME", value_parser = mesh_name)]
     mesh: String,
+    /// Route between the pods of this mesh and those of another on this machine, as soon as both run; may be repeated.
+    #[arg(long, value_name = "NAME", value_parser = mesh_name)]
+    peer: Vec<String>,
+    /// Range of pods' addresses, a /16; the first free one from 10.77.0.0/16 on without it.
+    #[arg(long, value_name = "CIDR")]
+    pod_cidr: Option<Ipv4Net>,
+    /// Range of services' addresses; the first free /16 from 10.78.0.0/16 on without it.
+    #[arg(long, value_name = "CIDR", conflicts_with = "kubeconfig")]
+    service_cidr: Option<Ipv4Net>,
     /// Print a table now and then in place of the live view, as it does where it is not on a terminal.
     #[arg(long, conflicts_with = "detach")]
     plain: bool,
@@ -89,11 +101,19 @@ impl Up {
             Ok(documents) => documents,
             Err(faults) => return Ok(refuse(&faults)),
         };
+        if self.peer.contains(&self.mesh) {
+            bail!("--peer {} is this mesh itself: --name gives it another name", self.mesh);
+        }
         let started = Instant::now();
         let (external, brought) = self.external(&documents)?.unzip();
         let config = UpConfig {
             name: self.mesh.clone(),
             api_port: self.api_port,
+            ranges: Asked {
+                pods: self.pod_cidr.map(|range| range.trunc()),
+                services: self.service_cidr.map(|range| range.trunc()),
+            },
+            peers: self.peer.clone(),
             external,
             controller: serde_json::to_value(Settings::read(
                 self.trust_anchor.as_deref(),
@@ -334,13 +354,20 @@ fn introduce(info: &MeshInfo) {
     anstream::eprintln!("\n  export KUBECONFIG={}", info.kubeconfig.display());
     let flag = flag(&info.name);
     anstream::eprintln!(
-        "  kubectl get pods -A;  weft logs{flag} -f NAME;  weft exec{flag} NAME -- CMD;  weft explain{flag} FROM TO\n"
+        "  kubectl get pods -A;  weft logs{flag} -f NAME;  weft exec{flag} NAME -- CMD;  weft explain{flag} FROM TO"
     );
+    for (peer, pods) in &info.peers {
+        match pods {
+            Some(pods) => anstream::eprintln!("  the pods of {peer}, {pods}, reach those of this mesh, {}", info.network.pods),
+            None => anstream::eprintln!("  {peer} is not running; its pods are reached when it is"),
+        }
+    }
+    anstream::eprintln!();
 }
 
 /// What other commands need to be told about a mesh that has not the usual name.
 fn flag(mesh: &str) -> String {
-    if mesh == "weft" { String::new() } else { format!(" --mesh {mesh}") }
+    if mesh == "weft" { String::new() } else { format!(" --name {mesh}") }
 }
 
 fn step(started: Instant, what: &str, detail: impl std::fmt::Display) {

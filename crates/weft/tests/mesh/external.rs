@@ -39,7 +39,7 @@ fn the_shop_runs_on_an_api_that_was_there_and_leaves_it_as_it_was() {
 
     // A second one would run the same pods.
     let second = Command::new(env!("CARGO_BIN_EXE_weft"))
-        .args(["up", "--detach", "--mesh", "second"])
+        .args(["up", "--detach", "--name", "second"])
         .args(args)
         .output();
     let second = shown(&second.expect("weft runs"));

@@ -58,7 +58,7 @@ impl TestMesh {
         Some(mesh)
     }
 
-    /// Runs `weft ARGS --mesh NAME`.
+    /// Runs `weft ARGS --name NAME`.
     pub(crate) fn weft(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("weft runs")
     }
@@ -68,7 +68,7 @@ impl TestMesh {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
         // `weft exec NAME -- CMD`: what follows the dashes is the command's.
         let split = args.iter().position(|a| *a == "--").unwrap_or(args.len());
-        command.args(&args[..split]).args(["--mesh", &self.name]).args(&args[split..]).stdin(Stdio::null());
+        command.args(&args[..split]).args(["--name", &self.name]).args(&args[split..]).stdin(Stdio::null());
         command
     }
 

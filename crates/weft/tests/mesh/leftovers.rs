@@ -74,7 +74,7 @@ fn a_killed_parent_takes_everything_with_it_and_the_next_down_sweeps_the_files()
     let turn = TestMesh::up("turn", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n");
     let name = format!("t{}-killed", std::process::id());
     let mut parent = Command::new(env!("CARGO_BIN_EXE_weft"))
-        .args(["up", "--mesh", &name])
+        .args(["up", "--name", &name])
         .arg(&file)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
