@@ -93,7 +93,10 @@ impl Network {
         if named.is_empty() {
             return fault.fact("setting", "a free pair of /16 networks between 10.77.0.0 and 10.255.0.0");
         }
-        fault.fact("setting", format!("ranges that this machine does not route yet, unlike {}", named.join(" ")))
+        fault.fact(
+            "setting",
+            format!("ranges that this machine does not route yet, unlike {}", named.join(" ")),
+        )
     }
 
     /// In the range of an API that is there already, too, whatever its size.

@@ -189,12 +189,11 @@ async fn mesh(
     let node = Node::new(client.clone(), network, &config.state_dir, path)?;
     match &own {
         Some(server) => server.api().set_kubelet(node.clone()),
-        // Another server hears of a node's health from the node, and may have nobody who binds pods to it.
-        None => {
-            tokio::spawn(node.clone().beat());
-            tokio::spawn(scheduler::run(client.clone()));
-        }
+        // Another server may have nobody who binds pods to a node.
+        None => drop(tokio::spawn(scheduler::run(client.clone()))),
     }
+    // Another server hears of a node's health from the node.
+    tokio::spawn(node.clone().beat(own.is_none()));
     let (end_pods, pods_end) = watch::channel(None);
     let mut agent = tokio::spawn(node.run(pods_end));
     let (end_controller, stop) = watch::channel(false);

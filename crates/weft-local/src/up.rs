@@ -208,7 +208,8 @@ impl Mesh {
     fn find_peers(&mut self, config: &UpConfig) -> Result<(), Fault> {
         let place = Place { supervisor: self.supervisor.id(), network: self.info.network };
         if let Some(state) = &self.state {
-            let json = serde_json::to_vec(&place).map_err(|e| start_failed("write down the network", e.into()))?;
+            let json =
+                serde_json::to_vec(&place).map_err(|e| start_failed("write down the network", e.into()))?;
             state.write(PLACE, &json)?;
         }
         if !config.peers.is_empty() {

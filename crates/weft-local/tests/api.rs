@@ -1,19 +1,16 @@
 //! The API as its clients see it: the `kube` crate over HTTPS, and `kubectl` where it is installed.
 
+mod imagined;
 #[path = "api/port_forward.rs"]
 mod port_forward;
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
@@ -28,10 +25,7 @@ use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use weft_local::api::error::ApiError;
-use weft_local::api::kubelet::{AttachQuery, ExecQuery, ExecStreams, ExitCode, Kubelet, LogQuery};
 use weft_local::api::{ApiServer, Config};
 use weft_local::controllers;
 
@@ -49,12 +43,12 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Self {
         let server = ApiServer::new(Config::default()).unwrap();
-        server.api().set_kubelet(Arc::new(Imagined));
+        server.api().set_kubelet(Arc::new(imagined::Agent));
         let address = server.spawn_on_loopback().await.unwrap();
         let client = client(&server.kubeconfig(address)).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(controllers::run(server.api().clone()));
-        tasks.spawn(imagine_pods(client.clone()));
+        tasks.spawn(imagined::pods(client.clone()));
         Self { server, address, client, _tasks: tasks }
     }
 
@@ -115,80 +109,6 @@ where
     let uid = object.meta().uid.clone().unwrap();
     let waited = kube::runtime::wait::await_condition(api.clone(), name, gone(&uid));
     tokio::time::timeout(CEILING, waited).await.unwrap_or_else(|_| panic!("{name} did not go")).unwrap();
-}
-
-/// Makes each pod run at once: a Job's pods succeed, others become ready; those that are deleted go.
-async fn imagine_pods(client: Client) {
-    let pods: Api<Pod> = Api::all(client.clone());
-    let mut events = std::pin::pin!(watcher(pods, watcher::Config::default()).applied_objects());
-    while let Some(pod) = events.try_next().await.unwrap() {
-        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap());
-        let name = pod.name_any();
-        if pod.metadata.deletion_timestamp.is_some() {
-            // Somebody else's forced deletion may be faster.
-            let _ = api.delete(&name, &DeleteParams::default().grace_period(0)).await;
-            continue;
-        }
-        if pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some()) {
-            continue;
-        }
-        let job = pod.labels().contains_key("job-name");
-        let status = if job {
-            json!({ "phase": "Succeeded", "podIP": "10.77.0.9" })
-        } else {
-            let last = pod.metadata.uid.unwrap().bytes().fold(0_u8, |sum, byte| sum.wrapping_add(byte));
-            json!({
-                "phase": "Running",
-                "podIP": format!("10.77.1.{last}"),
-                "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
-            })
-        };
-        let patch = Patch::Merge(json!({ "status": status }));
-        let _ = api.patch_status(&name, &PatchParams::default(), &patch).await;
-    }
-}
-
-/// A node agent without a node: logs are fixed, and every command is `cat` with an exit status in its arguments.
-struct Imagined;
-
-impl Kubelet for Imagined {
-    fn logs(
-        &self,
-        query: LogQuery,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, io::Result<Bytes>>, ApiError>> {
-        Box::pin(async move {
-            let skipped = 3 - query.tail_lines.unwrap_or(3).min(3);
-            let lines = (1..=3).map(move |n| Ok(Bytes::from(format!("{} line {n}\n", query.container))));
-            Ok(stream::iter(lines).skip(skipped).boxed())
-        })
-    }
-
-    fn exec(&self, query: ExecQuery, mut streams: ExecStreams) -> BoxFuture<'_, Result<ExitCode, ApiError>> {
-        Box::pin(async move {
-            let greeting = format!("{}\n", query.command.join(" "));
-            let _ = streams.stdout.send(greeting.into()).await;
-            while query.stdin
-                && let Some(data) = streams.stdin.recv().await
-            {
-                let _ = streams.stdout.send(data).await;
-            }
-            let _ = streams.stderr.send(Bytes::from_static(b"done\n")).await;
-            let code = query.command.last().and_then(|last| last.parse().ok()).unwrap_or(0);
-            Ok(ExitCode(code))
-        })
-    }
-
-    fn attach(&self, _: AttachQuery, _: ExecStreams) -> BoxFuture<'_, Result<ExitCode, ApiError>> {
-        Box::pin(async { Err(ApiError::bad_request("nothing to attach to")) })
-    }
-
-    fn dial(&self, _: IpAddr, port: u16) -> BoxFuture<'_, io::Result<TcpStream>> {
-        Box::pin(TcpStream::connect(("127.0.0.1", port)))
-    }
-
-    fn connect<'a>(&'a self, _: &'a str, port: u16) -> BoxFuture<'a, io::Result<TcpStream>> {
-        Box::pin(TcpStream::connect(("127.0.0.1", port)))
-    }
 }
 
 fn web(replicas: i32, image: &str) -> Value {

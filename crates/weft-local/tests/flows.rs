@@ -1,10 +1,21 @@
 //! `kubectl` against the in-memory API: the commands of the recorded flows, with what they print and how they end.
 
+#[path = "flows/access.rs"]
+mod access;
+mod imagined;
+#[path = "flows/reading.rs"]
+mod reading;
+#[path = "flows/workloads.rs"]
+mod workloads;
+
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::task::JoinSet;
 use weft_local::api::{ApiServer, Config};
 
 /// A generous ceiling for one command.
@@ -13,17 +24,15 @@ const CEILING: Duration = Duration::from_secs(60);
 struct Kubectl {
     server: ApiServer,
     directory: tempfile::TempDir,
+    /// Controllers and imagined pods, where there are any.
+    _tasks: JoinSet<()>,
 }
 
 impl Kubectl {
     /// A server without controllers and with two nodes, and a place for kubectl's files.
     async fn start() -> Self {
         let config = Config { node: None, controllers: false, ..Config::default() };
-        let server = ApiServer::new(config).unwrap();
-        let address = server.spawn_on_loopback().await.unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("kubeconfig"), server.kubeconfig(address)).unwrap();
-        let kubectl = Self { server, directory };
+        let (kubectl, _) = Self::of(config).await;
         for name in ["n1", "n2"] {
             kubectl
                 .ok(
@@ -32,6 +41,26 @@ impl Kubectl {
                 )
                 .await;
         }
+        kubectl
+    }
+
+    async fn of(config: Config) -> (Self, String) {
+        let server = ApiServer::new(config).unwrap();
+        let address = server.spawn_on_loopback().await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let kubeconfig = server.kubeconfig(address);
+        std::fs::write(directory.path().join("kubeconfig"), &kubeconfig).unwrap();
+        (Self { server, directory, _tasks: JoinSet::new() }, kubeconfig)
+    }
+
+    /// A server with controllers, whose pods run as soon as they exist.
+    async fn with_controllers() -> Self {
+        let (mut kubectl, kubeconfig) = Self::of(Config::default()).await;
+        kubectl.server.api().set_kubelet(Arc::new(imagined::Agent));
+        let config = Kubeconfig::from_yaml(&kubeconfig).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
+        kubectl._tasks.spawn(weft_local::controllers::run(kubectl.server.api().clone()));
+        kubectl._tasks.spawn(imagined::pods(kube::Client::try_from(config).unwrap()));
         kubectl
     }
 
@@ -202,7 +231,7 @@ async fn the_server_explains_itself() {
     assert!(run("get wd").await.contains("AGE"));
     assert!(run("describe widget w").await.contains("Size:  2"));
     assert!(run("explain widgets.spec").await.contains("How large it is."));
-    assert!(run("explain lease").await.contains("coordination.k8s.io"));
+    assert!(run("explain widgets").await.contains("metadata\t<ObjectMeta>"));
     assert!(run("api-resources --api-group=apps").await.contains("deployments"));
     assert!(run("api-versions").await.contains("golden.example/v1"));
     assert!(run("version").await.contains("v1.36"));
@@ -229,7 +258,10 @@ async fn what_is_left_out_is_refused_with_a_reason() {
     kubectl
         .fails("debug p --image=dbg:1 --target=app -c dbg", &none, "ephemeral containers are disabled")
         .await;
-    kubectl.fails("get statefulsets", &none, "doesn't have a resource type \"statefulsets\"").await;
+    assert!(kubectl.ok("get statefulsets", &none).await.contains("No resources found"));
+    let set = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "s" } });
+    kubectl.fails("apply -f -", &set, "weft runs no StatefulSets: use a Deployment").await;
+    kubectl.fails("get priorityclasses", &none, "doesn't have a resource type \"priorityclasses\"").await;
     kubectl.fails("top pod", &none, "Metrics API not available").await;
     // Without eviction, a drain deletes.
     let drained = kubectl.ok("drain n1 --force --grace-period=0 --timeout=30s", &none).await;

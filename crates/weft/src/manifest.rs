@@ -13,6 +13,7 @@ use std::{
 };
 use weft_fault::{Code, Fault};
 use weft_kube::fetch::{fetch, is_url};
+use weft_local::api::kinds::NOT_RUN;
 
 /// No single file may be larger: manifests are text written by people.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -254,14 +255,17 @@ fn check(document: &Document, faults: &mut Vec<Fault>) {
         );
         return;
     }
-    if document.kind() == "NetworkPolicy" {
-        faults.push(
-            document
-                .fault(Code::KindNotEnforced, &[])
-                .fact("object", format!("networkpolicy/{}", document.name())),
-        );
-    }
     check_commands(document, faults);
+}
+
+/// What of the documents a mesh with an API of its own does not run.
+pub(crate) fn not_run(documents: &[Document]) -> Vec<Fault> {
+    let found = documents.iter().filter_map(|document| {
+        let (_, instead) = NOT_RUN.iter().find(|(kind, _)| *kind == document.kind())?;
+        let object = format!("{}/{}", document.kind().to_lowercase(), document.name());
+        Some(document.fault(Code::KindNotEnforced, &[]).fact("object", object).fact("instead", instead))
+    });
+    found.collect()
 }
 
 /// Containers run as processes here, so each needs a command: its own, or one from an annotation.
@@ -435,10 +439,14 @@ mod tests {
     }
 
     #[test]
-    fn network_policies_are_refused() {
-        let text = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny}\n";
-        let shown = shown(load_text(text).unwrap_err());
+    fn kinds_that_nothing_runs_are_refused() {
+        let of = |version: &str, kind: &str| {
+            let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n");
+            shown(not_run(&load_text(&text).unwrap()))
+        };
+        let shown = of("networking.k8s.io/v1", "Ingress");
         assert!(shown.contains("CFG-004") && shown.contains("app.yaml:1"), "{shown}");
+        assert_eq!(of("networking.k8s.io/v1", "NetworkPolicy"), "");
     }
 
     #[test]

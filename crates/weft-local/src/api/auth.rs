@@ -216,6 +216,40 @@ pub fn permission(store: &Store, user: &User, action: &Action<'_>) -> Option<Str
     own.iter().find_map(|binding| granted(binding, namespace))
 }
 
+/// Everything that the user may in a namespace, as the status of a SelfSubjectRulesReview.
+pub fn rules(store: &Store, user: &User, namespace: &str) -> Value {
+    let mut rules = Vec::new();
+    if user.is_master() {
+        rules.push(json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] }));
+        rules.push(json!({ "verbs": ["*"], "nonResourceURLs": ["*"] }));
+    }
+    // What is built in, as `permission` has it.
+    if user.groups.iter().any(|group| group == "system:authenticated") {
+        for (group, resources) in [
+            ("authentication.k8s.io", &["selfsubjectreviews"][..]),
+            ("authorization.k8s.io", &["selfsubjectaccessreviews", "selfsubjectrulesreviews"]),
+        ] {
+            rules.push(json!({ "verbs": ["create"], "apiGroups": [group], "resources": resources }));
+        }
+        let paths = ["/api", "/apis", "/openapi", "/healthz", "/livez", "/readyz", "/version"];
+        let below = paths[..3].iter().map(|path| format!("{path}/*"));
+        let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).chain(below).collect();
+        rules.push(json!({ "verbs": ["get"], "nonResourceURLs": paths }));
+    }
+    for (bindings, home) in [
+        (store.list("clusterrolebindings.rbac.authorization.k8s.io", None).0, ""),
+        (store.list("rolebindings.rbac.authorization.k8s.io", Some(namespace)).0, namespace),
+    ] {
+        let granted = bindings.iter().filter(|binding| binds(binding, user, home).is_some());
+        for role in granted.filter_map(|binding| role_of(store, binding, home)) {
+            rules.extend_from_slice(meta::items(&role, "/rules"));
+        }
+    }
+    let (paths, resources): (Vec<Value>, Vec<Value>) =
+        rules.into_iter().partition(|rule| rule.get("nonResourceURLs").is_some());
+    json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false })
+}
+
 /// The subject by which a binding is about the user.
 fn binds(binding: &Value, user: &User, namespace: &str) -> Option<String> {
     let subjects = meta::items(binding, "/subjects");
@@ -312,6 +346,11 @@ mod tests {
         assert!(!check("delete", "secrets", "", "n", "two"));
         assert!(!check("create", "pods", "", "n", "") && !check("get", "pods", "exec", "n", "a"));
         assert!(!check("get", "pods", "", "other", "a") && !check("list", "pods", "", "", ""));
+        let listed = rules(&store, &app, "n")["resourceRules"].clone();
+        let listed: Vec<&Value> = listed.as_array().unwrap().iter().map(|rule| &rule["resources"]).collect();
+        assert_eq!(listed[2..], [&json!(["pods", "pods/log"]), &json!(["secrets"])]);
+        assert_eq!(rules(&store, &app, "other")["resourceRules"].as_array().unwrap().len(), 2);
+        assert_eq!(rules(&store, &User::admin(), "n")["resourceRules"][0]["resources"], json!(["*"]));
         assert!(may(&store, &app, &Action { verb: "get", path: Some("/apis/apps/v1"), ..Action::default() }));
         assert!(!may(&store, &app, &Action { verb: "get", path: Some("/metrics"), ..Action::default() }));
         assert!(may(

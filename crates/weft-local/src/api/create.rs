@@ -21,6 +21,10 @@ impl Api {
         write: &mut Write<'_>,
     ) -> Result<Arc<Value>, ApiError> {
         check_envelope(kind, &body)?;
+        if let Some(instead) = kind.not_run() {
+            let message = format!("weft runs no {}s: {instead}", kind.kind);
+            return Err(ApiError::new(501, "NotImplemented", message));
+        }
         let given = meta::namespace(&body);
         if kind.namespaced && !given.is_empty() && given != namespace {
             return Err(ApiError::bad_request(

@@ -95,6 +95,12 @@ impl Kind {
         }
     }
 
+    /// Why none is made, if it is one that nothing acts on.
+    pub fn not_run(&self) -> Option<&'static str> {
+        let found = NOT_RUN.iter().find(|(kind, _)| *kind == self.kind && !self.is_custom());
+        found.map(|(_, instead)| *instead)
+    }
+
     /// The verbs, in the order a real server lists them.
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.plural.as_str() {
@@ -108,7 +114,11 @@ impl Kind {
 }
 
 const fn typed<T: DeserializeOwned + Serialize + JsonSchema>() -> Typed {
-    Typed { decode: decode::<T>, schema_name: T::schema_name, define: |schemas| drop(schemas.subschema_for::<T>()) }
+    Typed {
+        decode: decode::<T>,
+        schema_name: T::schema_name,
+        define: |schemas| drop(schemas.subschema_for::<T>()),
+    }
 }
 
 fn decode<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
@@ -143,8 +153,19 @@ type Row = (
     &'static [&'static str],
 );
 
-/// Everything that `weft up` runs or stores. A kind that nothing acts on is better refused than accepted in silence:
-/// StatefulSets, DaemonSets and CronJobs are absent on purpose.
+/// Kinds that nothing acts on, and what to do instead. They may be looked for, as clients do that prune or list everything; to
+/// make one is refused, which is better than to accept it in silence.
+pub const NOT_RUN: [(&str, &str); 7] = [
+    ("StatefulSet", "use a Deployment, or Pods with names of their own"),
+    ("DaemonSet", "use a Deployment: there is one node"),
+    ("CronJob", "use a Job"),
+    ("ReplicationController", "use a Deployment"),
+    ("PersistentVolume", "use a hostPath or emptyDir volume"),
+    ("PersistentVolumeClaim", "use a hostPath or emptyDir volume"),
+    ("Ingress", "this machine reaches Services directly"),
+];
+
+/// Everything that `weft up` runs or stores, and [`NOT_RUN`].
 #[rustfmt::skip]
 fn table() -> Vec<Row> {
     let rbac_group = "rbac.authorization.k8s.io";
@@ -166,18 +187,25 @@ fn table() -> Vec<Row> {
         ]),
         ("", "v1", "namespaces", "Namespace", &["ns"], false, Traits { status: true, ..CLUSTER }, typed::<core::Namespace>(), &["status.phase"]),
         ("", "v1", "nodes", "Node", &["no"], false, Traits { status: true, ..CLUSTER }, typed::<core::Node>(), &["spec.unschedulable"]),
+        ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", &["pvc"], false, WITH_STATUS, typed::<core::PersistentVolumeClaim>(), &[]),
+        ("", "v1", "persistentvolumes", "PersistentVolume", &["pv"], false, Traits { status: true, ..CLUSTER }, typed::<core::PersistentVolume>(), &[]),
         ("", "v1", "pods", "Pod", &["po"], true, Traits { generation: true, ..WITH_STATUS }, typed::<core::Pod>(), &[
             "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
             "status.phase", "status.podIP", "status.nominatedNodeName",
         ]),
+        ("", "v1", "replicationcontrollers", "ReplicationController", &["rc"], true, WORKLOAD, typed::<core::ReplicationController>(), &["status.replicas"]),
         ("", "v1", "secrets", "Secret", &[], false, NAMESPACED, typed::<core::Secret>(), &["type"]),
         ("", "v1", "serviceaccounts", "ServiceAccount", &["sa"], false, NAMESPACED, typed::<core::ServiceAccount>(), &[]),
         ("", "v1", "services", "Service", &["svc"], true, WITH_STATUS, typed::<core::Service>(), &["spec.clusterIP", "spec.type"]),
+        ("apps", "v1", "daemonsets", "DaemonSet", &["ds"], true, Traits { scale: false, ..WORKLOAD }, typed::<apps::DaemonSet>(), &[]),
         ("apps", "v1", "deployments", "Deployment", &["deploy"], true, WORKLOAD, typed::<apps::Deployment>(), &[]),
         ("apps", "v1", "replicasets", "ReplicaSet", &["rs"], true, WORKLOAD, typed::<apps::ReplicaSet>(), &["status.replicas"]),
+        ("apps", "v1", "statefulsets", "StatefulSet", &["sts"], true, WORKLOAD, typed::<apps::StatefulSet>(), &[]),
+        ("batch", "v1", "cronjobs", "CronJob", &["cj"], true, Traits { scale: false, ..WORKLOAD }, typed::<batch::CronJob>(), &[]),
         ("batch", "v1", "jobs", "Job", &[], true, Traits { scale: false, ..WORKLOAD }, typed::<batch::Job>(), &["status.successful"]),
         // A budget bounds evictions, and nothing is evicted here: it holds by itself.
         ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", &["pdb"], false, Traits { status: true, ..generation }, typed::<policy::PodDisruptionBudget>(), &[]),
+        ("networking.k8s.io", "v1", "ingresses", "Ingress", &["ing"], false, Traits { generation: true, ..WITH_STATUS }, typed::<networking::Ingress>(), &[]),
         ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", &["netpol"], false, Traits { generation: true, ..NAMESPACED }, typed::<networking::NetworkPolicy>(), &[]),
         (rbac_group, "v1", "clusterrolebindings", "ClusterRoleBinding", &[], false, CLUSTER, typed::<rbac::ClusterRoleBinding>(), &[]),
         (rbac_group, "v1", "clusterroles", "ClusterRole", &[], false, CLUSTER, typed::<rbac::ClusterRole>(), &[]),
@@ -398,6 +426,11 @@ mod tests {
         let kinds = Kinds::default();
         assert_eq!(&*kinds.find("apps", "v1", "deployments").unwrap().resource, "deployments.apps");
         assert_eq!(kinds.find_kind("v1", "Pod").unwrap().plural, "pods");
-        assert!(kinds.find("apps", "v1", "statefulsets").is_none());
+        assert!(kinds.find("apps", "v1", "controllerrevisions").is_none());
+        for (kind, _) in NOT_RUN {
+            assert!(kinds.all().iter().any(|known| known.kind == kind), "{kind}");
+        }
+        assert!(kinds.find_kind("apps/v1", "StatefulSet").unwrap().not_run().is_some());
+        assert_eq!(kinds.find_kind("v1", "Pod").unwrap().not_run(), None);
     }
 }

@@ -105,7 +105,8 @@ fn serve(root: &str, document: &Document, request: &Request<Bytes>) -> Response<
     headers.insert(header::ETAG, HeaderValue::from_str(&tag).expect("a hash in hexadecimal"));
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     if asked.is_some() {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+        headers
+            .insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
     }
     response
 }
@@ -167,7 +168,8 @@ fn definitions(mut generator: SchemaGenerator) -> Map<String, Value> {
             Value::Object(map) => {
                 map.values_mut().for_each(wrap);
                 if map.len() > 1
-                    && let Some(reference) = map.get("$ref").filter(|reference| reference.is_string()).cloned()
+                    && let Some(reference) =
+                        map.get("$ref").filter(|reference| reference.is_string()).cloned()
                 {
                     map.shift_remove("$ref");
                     map.insert("allOf".into(), json!([{ "$ref": reference }]));

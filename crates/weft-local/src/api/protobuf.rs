@@ -17,7 +17,7 @@ enum Field {
     Map,
     /// A map of bytes, which JSON carries in base64.
     Bytes,
-    /// A number or the name of a port.
+    /// A number or a text, as ports and shares are.
     Port,
     One(&'static Message),
     Many(&'static Message),
@@ -202,6 +202,42 @@ const ROLE: &Message = &[
     ),
 ];
 
+const ROLE_BINDING: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "subjects",
+        Field::Many(&[
+            (1, "kind", Field::Text),
+            (2, "apiGroup", Field::Text),
+            (3, "name", Field::Text),
+            (4, "namespace", Field::Text),
+        ]),
+    ),
+    (
+        3,
+        "roleRef",
+        Field::One(&[(1, "apiGroup", Field::Text), (2, "kind", Field::Text), (3, "name", Field::Text)]),
+    ),
+];
+
+const DISRUPTION_BUDGET: &Message = &[
+    (1, "metadata", Field::One(METADATA)),
+    (
+        2,
+        "spec",
+        Field::One(&[
+            (1, "minAvailable", Field::Port),
+            (2, "selector", Field::One(LABEL_SELECTOR)),
+            (3, "maxUnavailable", Field::Port),
+            (4, "unhealthyPodEvictionPolicy", Field::Text),
+        ]),
+    ),
+];
+
+const SELF_RULES: &Message =
+    &[(1, "metadata", Field::One(METADATA)), (2, "spec", Field::One(&[(1, "namespace", Field::Text)]))];
+
 const SELF_REVIEW: &Message = &[(1, "metadata", Field::One(METADATA))];
 
 const SELF_ACCESS: &Message = &[
@@ -238,10 +274,13 @@ fn message_of(kind: &str) -> Option<&'static Message> {
         "Job" => JOB,
         "Service" => SERVICE,
         "Role" | "ClusterRole" => ROLE,
+        "RoleBinding" | "ClusterRoleBinding" => ROLE_BINDING,
+        "PodDisruptionBudget" => DISRUPTION_BUDGET,
         "DeleteOptions" => DELETE_OPTIONS,
         "TokenRequest" => TOKEN_REQUEST,
         "SelfSubjectReview" => SELF_REVIEW,
         "SelfSubjectAccessReview" => SELF_ACCESS,
+        "SelfSubjectRulesReview" => SELF_RULES,
         _ => return None,
     })
 }

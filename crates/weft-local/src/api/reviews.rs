@@ -40,6 +40,12 @@ pub(super) const REVIEWS: &[Review] = &[
     },
     Review {
         group: AUTHORIZATION,
+        plural: "selfsubjectrulesreviews",
+        kind: "SelfSubjectRulesReview",
+        namespaced: false,
+    },
+    Review {
+        group: AUTHORIZATION,
         plural: "subjectaccessreviews",
         kind: "SubjectAccessReview",
         namespaced: false,
@@ -80,6 +86,10 @@ pub(super) fn review(api: &Api, user: &User, address: &Address, body: Value) -> 
         }
         "tokenreviews" => review_token(api, &body["spec"])?,
         "selfsubjectaccessreviews" => access(api, user, &body["spec"])?,
+        "selfsubjectrulesreviews" => match meta::text(&body, "/spec/namespace") {
+            "" => return Err(ApiError::bad_request("no namespace on request")),
+            namespace => auth::rules(&api.store, user, namespace),
+        },
         _ => {
             let spec = &body["spec"];
             let groups = meta::items(spec, "/groups").iter().filter_map(Value::as_str).map(str::to_owned);

@@ -88,9 +88,8 @@ pub(super) async fn accept(request: Request<Incoming>) -> Option<Socket> {
             return None;
         }
     };
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(MESSAGE_LIMIT))
-        .max_frame_size(Some(MESSAGE_LIMIT));
+    let config =
+        WebSocketConfig::default().max_message_size(Some(MESSAGE_LIMIT)).max_frame_size(Some(MESSAGE_LIMIT));
     Some(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await)
 }
 

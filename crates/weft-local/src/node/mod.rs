@@ -24,13 +24,20 @@ use crate::network::Network;
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{
-        Node as NodeObject, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo, Pod,
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{
+            Node as NodeObject, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo,
+            Pod,
+        },
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{MicroTime, Time},
+    },
 };
 use kube::{
-    Api, Client,
+    Api, Client, Resource as _,
     api::{Patch, PatchParams},
     runtime::{WatchStreamExt, watcher},
 };
@@ -207,21 +214,56 @@ impl Node {
         }
     }
 
-    /// Keeps saying that the node is there, to an API server with a controller that gives up nodes which do not. A node
-    /// that was deleted stays so, as with kubelet: `weft down` deletes it while this runs.
-    pub(crate) async fn beat(self: Arc<Self>) {
-        let mut beat = tokio::time::interval_at(Instant::now() + BEAT, BEAT);
+    /// Keeps saying that the node is there, as kubelet does: to everybody with its Lease, and to an API server with a
+    /// controller that gives up nodes which do not, with its status (`report`). A node that was deleted stays so, as with
+    /// kubelet: `weft down` deletes it while this runs.
+    pub(crate) async fn beat(self: Arc<Self>, report: bool) {
+        let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beat.tick().await;
+            match self.renew_lease().await {
+                Ok(true) => {}
+                // Not registered yet, or deleted.
+                Ok(false) => {
+                    beat.reset_after(BEAT / 10);
+                    continue;
+                }
+                Err(error) => tracing::warn!(%error, "the node's lease was not renewed; trying again"),
+            }
+            if !report {
+                continue;
+            }
             match self.write_status().await {
                 Ok(()) => {}
                 Err(kube::Error::Api(answer)) if answer.code == 404 => {}
-                Err(error) => {
-                    tracing::warn!(%error, "the node's state was not written; trying again");
-                }
+                Err(error) => tracing::warn!(%error, "the node's state was not written; trying again"),
             }
         }
+    }
+
+    /// Whether there is a node of which to say that it is there.
+    async fn renew_lease(&self) -> Result<bool, kube::Error> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), "kube-node-lease");
+        let now = MicroTime(Timestamp::now());
+        let spec = LeaseSpec {
+            holder_identity: Some(NODE_NAME.into()),
+            lease_duration_seconds: Some(i32::try_from(4 * BEAT.as_secs()).expect("a short while")),
+            renew_time: Some(now),
+            ..LeaseSpec::default()
+        };
+        let patch = Patch::Merge(serde_json::json!({ "spec": spec }));
+        match api.patch(NODE_NAME, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(e)) if e.code == 404 => {}
+            other => return other.map(|_| true),
+        }
+        let nodes: Api<NodeObject> = Api::all(self.client.clone());
+        let Some(node) = nodes.get_opt(NODE_NAME).await? else { return Ok(false) };
+        let mut lease = Lease { spec: Some(spec), ..Lease::default() };
+        lease.metadata.name = Some(NODE_NAME.into());
+        // It goes with its node.
+        lease.metadata.owner_references = node.owner_ref(&()).map(|owner| vec![owner]);
+        api.create(&Default::default(), &lease).await.map(|_| true)
     }
 
     /// Writes the node's object, as `kubectl get nodes` shows it.

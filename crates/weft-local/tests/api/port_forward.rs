@@ -9,8 +9,9 @@ use futures_util::{SinkExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::ChildStdout;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -47,10 +48,8 @@ async fn with_pod() -> Cluster {
         json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "c:1" }] } });
     cluster.create::<Pod>("default", pod).await;
     let pods = cluster.api::<Pod>("default");
-    super::until(&pods, "p", |pod| {
-        pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
-    })
-    .await;
+    super::until(&pods, "p", |pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"))
+        .await;
     cluster
 }
 
@@ -95,8 +94,7 @@ async fn tls(cluster: &Cluster) -> Stream {
 type Opened = Result<WebSocketStream<Stream>, tungstenite::Error>;
 
 async fn websocket(cluster: &Cluster, pod: &str, query: &str, protocol: &str) -> Opened {
-    let url =
-        format!("wss://{}/api/v1/namespaces/default/pods/{pod}/portforward{query}", cluster.address);
+    let url = format!("wss://{}/api/v1/namespaces/default/pods/{pod}/portforward{query}", cluster.address);
     let mut request = url.into_client_request().unwrap();
     let token = format!("Bearer {}", cluster.server.api().admin_token());
     request.headers_mut().insert("authorization", token.parse().unwrap());
@@ -289,6 +287,8 @@ async fn what_cannot_be_forwarded_is_refused_with_a_reason() {
 struct Forwarding {
     child: tokio::process::Child,
     at: SocketAddr,
+    /// It ends when nobody could read any more what it says of each connection.
+    _said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Forwarding {
@@ -311,16 +311,21 @@ impl Forwarding {
         };
         // "Forwarding from 127.0.0.1:34567 -> 80"
         let at = line.split(' ').nth(2).and_then(|at| at.parse().ok());
-        Self { child, at: at.unwrap_or_else(|| panic!("{line}")) }
+        Self { child, at: at.unwrap_or_else(|| panic!("{line}")), _said: lines }
     }
 
     async fn echoes(&self, text: &[u8]) {
         let exchange = async {
             let mut stream = TcpStream::connect(self.at).await.unwrap();
-            stream.write_all(text).await.unwrap();
-            stream.shutdown().await.unwrap();
+            let (mut from, mut to) = stream.split();
             let mut received = Vec::new();
-            stream.read_to_end(&mut received).await.unwrap();
+            let send = async {
+                to.write_all(text).await?;
+                to.shutdown().await
+            };
+            let (sent, read) = tokio::join!(send, from.read_to_end(&mut received));
+            sent.unwrap();
+            read.unwrap();
             assert!(received == text);
         };
         tokio::time::timeout(CEILING, exchange).await.unwrap();

@@ -101,6 +101,11 @@ impl Up {
             Ok(documents) => documents,
             Err(faults) => return Ok(refuse(&faults)),
         };
+        let not_run = manifest::not_run(&documents);
+        // A cluster that is there may run them elsewhere.
+        if self.kubeconfig.is_none() && !not_run.is_empty() {
+            return Ok(refuse(&not_run));
+        }
         if self.peer.contains(&self.mesh) {
             bail!("--peer {} is this mesh itself: --name gives it another name", self.mesh);
         }
@@ -358,7 +363,10 @@ fn introduce(info: &MeshInfo) {
     );
     for (peer, pods) in &info.peers {
         match pods {
-            Some(pods) => anstream::eprintln!("  the pods of {peer}, {pods}, reach those of this mesh, {}", info.network.pods),
+            Some(pods) => anstream::eprintln!(
+                "  the pods of {peer}, {pods}, reach those of this mesh, {}",
+                info.network.pods
+            ),
             None => anstream::eprintln!("  {peer} is not running; its pods are reached when it is"),
         }
     }

@@ -28,7 +28,6 @@ const FIN: u8 = 1;
 pub(super) enum Reason {
     Protocol = 1,
     Refused = 3,
-    Internal = 6,
 }
 
 /// What a client says.
@@ -342,7 +341,7 @@ mod tests {
         bytes.extend(Encoder::data(3, b"hello", false));
         bytes.extend(Encoder::ping(7));
         bytes.extend(Encoder::data(3, b"", true));
-        bytes.extend(Encoder::reset(1, Reason::Internal));
+        bytes.extend(Encoder::reset(1, Reason::Protocol));
         for piece in 1..=bytes.len() {
             let mut data = Vec::new();
             let mut rest = Vec::new();

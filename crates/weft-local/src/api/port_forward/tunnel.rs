@@ -67,13 +67,8 @@ struct Running {
 pub(super) async fn serve(socket: Socket, target: Arc<Target>) -> Result<(), SocketError> {
     let (mut sink, stream) = socket.split();
     let (output, queued) = mpsc::channel(QUEUE);
-    let session = Session {
-        target,
-        output,
-        halves: HashMap::new(),
-        data: HashMap::new(),
-        forwards: JoinSet::new(),
-    };
+    let session =
+        Session { target, output, halves: HashMap::new(), data: HashMap::new(), forwards: JoinSet::new() };
     // Apart from each other, so that a client which reads slowly is heard all the same.
     let ended = tokio::select! {
         written = write(&mut sink, queued) => return written,

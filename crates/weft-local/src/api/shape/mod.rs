@@ -9,7 +9,7 @@ mod service;
 mod workload;
 
 use base64::Engine;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, FieldError};
 use super::kinds::{Form, Kind};
@@ -160,6 +160,7 @@ pub(super) fn apply_defaults(kind: &Kind, object: &mut Value) {
         "deployments" => workload::default_deployment(object),
         "replicasets" => workload::default_replica_set(object),
         "jobs" => workload::default_job(object),
+        "networkpolicies" => default_network_policy(meta::object_mut(object, "spec")),
         "namespaces" => {
             let name = meta::name(object).to_owned();
             let labels = meta::metadata_mut(object).entry("labels").or_insert(Value::Null);
@@ -218,6 +219,24 @@ fn default_webhook(hook: &mut Value, mutating: bool) {
         && let Some(service) = service.as_object_mut()
     {
         default(service, "port", 443);
+    }
+}
+
+/// A policy is about traffic in, and about traffic out if it says anything of that.
+fn default_network_policy(spec: &mut Map<String, Value>) {
+    for rules in ["ingress", "egress"] {
+        for rule in spec.get_mut(rules).and_then(Value::as_array_mut).into_iter().flatten() {
+            for port in rule.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+                if let Some(port) = port.as_object_mut() {
+                    default(port, "protocol", "TCP");
+                }
+            }
+        }
+    }
+    let out = spec.get("egress").and_then(Value::as_array).is_some_and(|rules| !rules.is_empty());
+    let types = if out { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+    if spec.get("policyTypes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        spec.insert("policyTypes".into(), types);
     }
 }
 
