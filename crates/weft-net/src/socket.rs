@@ -4,19 +4,18 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    sync::OnceLock,
     time::Duration,
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// What is set on a socket: how a dead peer is noticed, and how redirect rules know the proxy's own connections.
+/// What is set on a socket: how a dead peer is noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Probes after this much silence; without it the system's own interval applies.
     pub keepalive: Option<Duration>,
     /// Written data may stay unacknowledged this long (`TCP_USER_TIMEOUT`).
     pub user_timeout: Option<Duration>,
-    /// `SO_MARK` of connections made, where the user id cannot tell the proxy apart (needs NET_RAW).
-    pub mark: Option<u32>,
 }
 
 /// Accepts connections and finds out where each was going before it was redirected.
@@ -95,11 +94,22 @@ impl Listener {
     }
 }
 
+/// `SO_MARK` of the connections that this process makes: set once, if at all.
+static OWN_MARK: OnceLock<u32> = OnceLock::new();
+
+/// Lets redirect rules know this process's connections by a mark, where they cannot know them by the user. A property of the
+/// process as the user is one, so nothing that connects can forget it. Fails without NET_RAW or NET_ADMIN.
+pub fn mark_own_connections(mark: u32) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_mark(mark)?;
+    if *OWN_MARK.get_or_init(|| mark) == mark { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
+}
+
 /// Connects; no deadline of its own.
 pub async fn connect(addr: SocketAddr, options: Options) -> io::Result<TcpStream> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    if let Some(mark) = options.mark {
-        SockRef::from(&socket).set_mark(mark)?;
+    if let Some(mark) = OWN_MARK.get() {
+        SockRef::from(&socket).set_mark(*mark)?;
     }
     let stream = socket.connect(addr).await?;
     prepare(&stream, options)?;
@@ -150,11 +160,8 @@ mod tests {
             eprintln!("SKIPPED: no IPv6 here");
             return;
         };
-        let options = Options {
-            keepalive: Some(Duration::from_secs(10)),
-            user_timeout: Some(Duration::from_secs(30)),
-            mark: None,
-        };
+        let options =
+            Options { keepalive: Some(Duration::from_secs(10)), user_timeout: Some(Duration::from_secs(30)) };
         let dst: SocketAddr = "192.0.2.7:80".parse().unwrap();
         let listener = Listener::new(socket, options).unwrap().pretending(dst);
         let port = listener.local_addr().unwrap().port();

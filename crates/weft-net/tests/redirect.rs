@@ -21,6 +21,7 @@ use weft_net::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(10);
+const MARK: u32 = 2104;
 
 /// Two pods with one cable: `outside` has two addresses of each version.
 struct Lab {
@@ -170,6 +171,7 @@ fn every_rule(backend: &Backend) {
     let subnets = nets().map(|n| format!("{}/{}", n.skipped, if n.skipped.is_ipv4() { 32 } else { 128 }));
     let redirect = Redirect {
         proxy_gid: Some(2103),
+        proxy_mark: Some(MARK),
         inbound_ports_to_ignore: skipped,
         outbound_ports_to_ignore: vec!["5432".parse().unwrap(), "6000-6010".parse().unwrap()],
         subnets_to_ignore: subnets.iter().map(|s| s.parse().unwrap()).collect(),
@@ -247,6 +249,19 @@ fn outbound_rules(lab: &Lab, net: Net) {
     // Within the pod.
     let refused = dial(&lab.pod, None, (loopback(net), 80)).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    // What carries the proxy's mark, and no other.
+    for (mark, own) in [(MARK, true), (MARK + 1, false)] {
+        let to = SocketAddr::from((net.outside, 82));
+        let dialled = inside(&lab.pod, || {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            socket.set_mark(mark)?;
+            Ok(socket.connect_timeout(&to.into(), DEADLINE))
+        });
+        assert_eq!(dialled.is_err(), own, "mark {mark}");
+        if !own {
+            assert_eq!(next(&outbound), to);
+        }
+    }
     // The proxy's user and group, and nobody else's.
     for (uid, gid, own) in [(2102, 1, true), (1, 2103, true), (1, 1, false)] {
         let credentials = Credentials::container(uid, gid);

@@ -78,6 +78,14 @@ pub fn main() -> ExitCode {
         workers = config.workers,
         "weft-proxy"
     );
+    if let Some(mark) = config.socket_mark
+        && let Err(error) = weft_net::socket::mark_own_connections(mark)
+    {
+        let fault = Fault::new(Code::BadVariable).in_phase(Phase::Start);
+        let fault = fault.about("LINKERD2_PROXY_WEFT_SOCKET_MARK").fact("value", mark);
+        tracing::error!("{:?}", fault.fact("needs", "the capability NET_RAW").because(error));
+        return ExitCode::from(EXIT_CONFIG);
+    }
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Issuer::ControlPlane(_, anchors) = &issuer {
         anchors.warnings().iter().for_each(|warning| tracing::warn!("trust anchors: {warning}"));
@@ -365,7 +373,7 @@ fn worker(mesh: Arc<Mesh>, sockets: Vec<Socket>, heart: Arc<Heart>) {
 }
 
 fn accepting(sockets: Sockets) -> Options {
-    Options { keepalive: sockets.accept_keepalive, user_timeout: sockets.accept_user_timeout, mark: None }
+    Options { keepalive: sockets.accept_keepalive, user_timeout: sockets.accept_user_timeout }
 }
 
 fn bind(addr: SocketAddr, sockets: Sockets) -> Result<TcpListener, Fault> {

@@ -60,6 +60,7 @@ pub(super) fn read(vars: &mut Vars<'_>) -> Option<Config> {
     let log = log(vars);
     let metrics_retain_idle = vars.duration("METRICS_RETAIN_IDLE");
     let max_head = max_head(vars);
+    let socket_mark = vars.number("WEFT_SOCKET_MARK");
     Some(Config {
         inbound: inbound?,
         outbound: outbound?,
@@ -78,6 +79,7 @@ pub(super) fn read(vars: &mut Vars<'_>) -> Option<Config> {
         trace,
         metrics_retain_idle: metrics_retain_idle?,
         max_head: max_head?,
+        socket_mark,
         warnings,
     })
 }

@@ -41,6 +41,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     pub trace: Option<Trace>,
     pub metrics_retain_idle: Duration,
+    /// What this proxy's own connections carry where redirect rules cannot know them by their user.
+    pub socket_mark: Option<u32>,
     /// The largest head of a message and the largest header list, of either version and at either end.
     pub max_head: usize,
     /// What whoever set the variables should know; told once, when there is a log.

@@ -184,6 +184,7 @@ pub(crate) const GROUPS: &[(&str, &[Variable])] = &[
             "{IN,OUT}BOUND_ACCEPT_USER_TIMEOUT" Duration, "", "TCP_USER_TIMEOUT of accepted connections";
             "{IN,OUT}BOUND_CONNECT_KEEPALIVE" Duration, "", "TCP keep-alive interval of connections made";
             "{IN,OUT}BOUND_CONNECT_USER_TIMEOUT" Duration, "", "TCP_USER_TIMEOUT of connections made";
+            "WEFT_SOCKET_MARK" Number, "", "weft's own. SO_MARK of the proxy's connections, which `weft proxy-init` reads as well: how redirect rules know them where the proxy has no user of its own (`weft up` without root). Needs NET_RAW";
         },
     ),
     (

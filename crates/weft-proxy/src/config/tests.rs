@@ -55,6 +55,7 @@ fn the_defaults_are_linkerds() {
     assert_eq!(config.shutdown_grace, Duration::from_secs(120));
     assert_eq!(config.log.format, LogFormat::Plain);
     assert!(config.inbound.ports.contains(&4191), "the admin port is always watched");
+    assert_eq!(config.socket_mark, None);
     assert_eq!(config.pod_name(), "shop/web-0");
     let identity = ControlAddr { host: "::1".into(), port: 8080, name: None };
     assert_eq!(config.control.identity, Some(identity));

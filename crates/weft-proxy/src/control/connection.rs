@@ -22,10 +22,10 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     sync::oneshot,
 };
 use weft_fault::{Code, Fault, Phase};
+use weft_net::socket;
 use weft_tls::credentials::Client as TlsClient;
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -123,7 +123,9 @@ pub async fn connect(
     let authority = &authority;
 
     // 1. TCP, in a task of its own, so that nothing else delays it.
-    let dial = tokio::spawn(async move { tokio::time::timeout(CONNECT, TcpStream::connect(peer)).await });
+    let dial = tokio::spawn(async move {
+        tokio::time::timeout(CONNECT, socket::connect(peer, socket::Options::default())).await
+    });
     let io = match dial.await {
         Ok(Ok(Ok(io))) => io,
         Ok(Ok(Err(e))) => {

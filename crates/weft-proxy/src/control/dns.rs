@@ -17,10 +17,11 @@ use std::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpStream, UdpSocket},
+    net::UdpSocket,
     time::timeout,
 };
 use weft_fault::{Code, Fault, Phase};
+use weft_net::socket;
 
 /// The whole of it.
 const RESOLVE: Duration = Duration::from_secs(5);
@@ -272,7 +273,7 @@ async fn question(server: SocketAddr, name: &Name, kind: RecordType) -> io::Resu
     if !answer.metadata.truncation {
         return Ok(answer);
     }
-    let mut stream = TcpStream::connect(server).await?;
+    let mut stream = socket::connect(server, socket::Options::default()).await?;
     let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], &bytes].concat()).await?;
     let mut buffer = vec![0; stream.read_u16().await?.into()];

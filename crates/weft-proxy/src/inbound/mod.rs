@@ -373,7 +373,6 @@ impl Worker {
             options: socket::Options {
                 keepalive: config.sockets.connect_keepalive,
                 user_timeout: config.sockets.connect_user_timeout,
-                mark: None,
             },
             series: self.mesh.metrics.tcp(&labels),
         };

@@ -295,7 +295,6 @@ fn target(
         options: socket::Options {
             keepalive: config.outbound.sockets.connect_keepalive,
             user_timeout: config.outbound.sockets.connect_user_timeout,
-            mark: None,
         },
         series,
     };

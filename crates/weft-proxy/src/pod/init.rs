@@ -15,12 +15,19 @@ use weft_net::{
 };
 
 const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+/// The proxy beside it reads the same variable.
+const MARK: &str = "LINKERD2_PROXY_WEFT_SOCKET_MARK";
 const PORTS: &str = "ports and ranges such as 80,8000-8010";
 
 pub(super) const FLAGS: &[Flag] = &[
     flag("incoming-proxy-port", "PORT", "the proxy's inbound port [4143]").short('p'),
     flag("outgoing-proxy-port", "PORT", "the proxy's outbound port [4140]").short('o'),
     flag("proxy-uid", "UID", "user whose connections are the proxy's own [2102]").short('u'),
+    flag(
+        "proxy-mark",
+        "NUMBER",
+        "mark of connections that are the proxy's own [$LINKERD2_PROXY_WEFT_SOCKET_MARK]",
+    ),
     flag("proxy-gid", "GID", "group whose connections are the proxy's own; none if negative").short('g'),
     flag("ports-to-redirect", "PORTS", "redirect only these incoming ports").short('r'),
     flag("inbound-ports-to-ignore", "PORTS", "incoming ports that reach the application directly"),
@@ -52,7 +59,7 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 pub(super) fn run(flags: &Flags) -> Result<(), Ended> {
-    let redirect = wanted(flags)?;
+    let redirect = wanted(flags, std::env::var(MARK).ok())?;
     let usage = |fault| Ended { code: super::EXIT_USAGE, fault };
     let timeout: u32 =
         flags.value("timeout-close-wait-secs", "a number of seconds").map_err(usage)?.unwrap_or(0);
@@ -81,10 +88,11 @@ pub(super) fn run(flags: &Flags) -> Result<(), Ended> {
         eprintln!("passed over: {fault:?}");
     }
     println!(
-        "redirecting incoming TCP to port {} and outgoing TCP to port {}, except of uid {}, by {}",
+        "redirecting incoming TCP to port {} and outgoing TCP to port {}, except of uid {}{}, by {}",
         redirect.incoming_proxy_port,
         redirect.outgoing_proxy_port,
         redirect.proxy_uid.unwrap_or_default(),
+        redirect.proxy_mark.map(|mark| format!(" and with mark {mark}")).unwrap_or_default(),
         done.backend
     );
     Ok(())
@@ -108,7 +116,7 @@ fn here(redirect: &Redirect, ways: &[Backend], timeout: u32) -> Result<Done, Fau
     Ok(done)
 }
 
-fn wanted(flags: &Flags) -> Result<Redirect, Ended> {
+fn wanted(flags: &Flags, mark: Option<String>) -> Result<Redirect, Ended> {
     let default = Redirect::default();
     let usage = |fault| Ended { code: super::EXIT_USAGE, fault };
     let port = |name, default| -> Result<u16, Ended> {
@@ -124,13 +132,23 @@ fn wanted(flags: &Flags) -> Result<Redirect, Ended> {
         outgoing_proxy_port: port("outgoing-proxy-port", default.outgoing_proxy_port)?,
         proxy_uid: flags.value("proxy-uid", "a user's number").map_err(usage)?.or(default.proxy_uid),
         proxy_gid: gid,
-        proxy_mark: None,
+        proxy_mark: mark_of(flags, mark).map_err(usage)?,
         ports_to_redirect: flags.list("ports-to-redirect", PORTS).map_err(usage)?,
         inbound_ports_to_ignore: flags.list("inbound-ports-to-ignore", PORTS).map_err(usage)?,
         outbound_ports_to_ignore: flags.list("outbound-ports-to-ignore", PORTS).map_err(usage)?,
         subnets_to_ignore: flags.list("subnets-to-ignore", "networks such as 10.0.0.0/8").map_err(usage)?,
         ipv6: flags.value("ipv6", "true or false").map_err(usage)?.unwrap_or(default.ipv6),
     })
+}
+
+fn mark_of(flags: &Flags, variable: Option<String>) -> Result<Option<u32>, Fault> {
+    const WANTED: &str = "a number";
+    if let Some(mark) = flags.value("proxy-mark", WANTED)? {
+        return Ok(Some(mark));
+    }
+    let Some(text) = variable.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let bad = || Fault::new(Code::BadVariable).about(MARK).fact("value", &text).fact("expected", WANTED);
+    text.trim().parse().map(Some).map_err(|_| bad())
 }
 
 #[cfg(test)]
@@ -142,7 +160,7 @@ mod tests {
     }
 
     fn of(text: &str) -> Result<Redirect, Ended> {
-        wanted(&flags(text)?)
+        wanted(&flags(text)?, None)
     }
 
     #[test]
@@ -157,6 +175,14 @@ mod tests {
         assert_eq!((read.proxy_uid, read.proxy_gid), (Some(2102), Some(7)));
         assert_eq!(read.subnets_to_ignore.len(), 1);
         assert!(read.ipv6);
+        assert_eq!(read.proxy_mark, None);
+        for (text, variable, mark) in [("", "7", 7), ("--proxy-mark 8", "7", 8), ("--proxy-mark 8", "", 8)] {
+            let read = flags(text).map_err(Ended::from).and_then(|f| wanted(&f, Some(variable.into())));
+            assert!(read.is_ok_and(|read| read.proxy_mark == Some(mark)), "{text} {variable}");
+        }
+        let flags_only = flags("").unwrap_or_else(|fault| panic!("{fault:?}"));
+        let wrong = wanted(&flags_only, Some("x".into())).err().map(|ended| ended.fault.code());
+        assert_eq!(wrong, Some(Code::BadVariable));
         assert!(of("--ipv6=false --proxy-gid=-1").is_ok_and(|r| !r.ipv6 && r.proxy_gid.is_none()));
         for wrong in ["-p 0", "-p 70000", "--inbound-ports-to-ignore 9-8", "--subnets-to-ignore 10.0.0.0"] {
             assert!(of(wrong).is_err_and(|ended| ended.code == super::super::EXIT_USAGE), "{wrong}");
