@@ -16,7 +16,7 @@ quick:
 docs:
     cargo xtask docs
 
-# The example, on this machine (needs root).
+# The example, on this machine.
 shop:
     cargo run --release -- up examples/shop
 

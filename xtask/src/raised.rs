@@ -5,10 +5,12 @@ use weft_fault::Code;
 
 /// Codes without a test, each with the reason.
 const UNTESTED: &[(&str, &str)] = &[
-    ("CFG-006", "a state directory that cannot be written needs a broken disk, or not to be root"),
     ("CTL-005", "only logged; that a lost watch is taken up again has its tests"),
     ("NOD-001", "the data path and the node raise it for what the kernel refuses"),
-    ("NOD-002", "needs namespaces: the tests of `weft up` run as root only"),
+    (
+        "NOD-002",
+        "a source that is missing is waited for, and the status and event that tell of it have the kind's name",
+    ),
     ("NOD-004", "needs a machine without namespaces"),
 ];
 

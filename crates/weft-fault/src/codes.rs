@@ -425,6 +425,12 @@ codes! {
     NetworkNotRedirected = "NOD-009", blame: Operator, retry: SameEndpoint, http: 503, grpc: Unavailable,
         says: "this pod's connections do not lead to its proxy's port, so that it would run outside the mesh",
         remedy: "The CNI plugin did not set this pod's rules: check that weft-cni runs on this node and stands in the first CNI configuration, then delete the pod.";
+    NamespacesRefused = "NOD-010", blame: Operator, retry: Never, http: 500, grpc: PermissionDenied,
+        says: "this machine does not let an ordinary user make the namespaces that a mesh runs in",
+        remedy: "The evidence names the setting, its value and the command that changes it; `sudo weft up` needs no change.";
+    UserNotMapped = "NOD-011", blame: Operator, retry: Never, http: 400, grpc: FailedPrecondition,
+        says: "a container asks for a user or group that `weft up` cannot give without root",
+        remedy: "Leave the fields that the evidence names out or set them to 0, which is whoever ran `weft up`; or run `sudo weft up`.";
 
     // --- CLU: between clusters
     NotAGateway = "CLU-001", blame: Operator, retry: Never, http: 404, grpc: NotFound,

@@ -3,7 +3,7 @@
 //! The socket is also the mesh's life line: when the outside process ends, however it ends, the supervisor reads end of file
 //! and exits, and the kernel ends everything in its process namespace.
 
-use crate::{external::External, network::Network};
+use crate::{external::External, network::Network, rights::Rights};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, sockopt,
@@ -44,12 +44,38 @@ pub enum FromSupervisor {
         kubeconfig: String,
     },
     Failed(Box<FaultRecord>),
+    /// The kernel refuses what an ordinary user needs; the outside finds out why.
+    Refused(Refusal),
+}
+
+/// A step that the kernel refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    pub step: String,
+    pub error: String,
+    /// It is not allowed.
+    pub forbidden: bool,
+    /// There are too many already.
+    pub exhausted: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(step: &str, error: &io::Error) -> Self {
+        Refusal {
+            step: step.to_string(),
+            error: error.to_string(),
+            forbidden: error.kind() == io::ErrorKind::PermissionDenied,
+            // ENOSPC, which means a disk elsewhere.
+            exhausted: error.kind() == io::ErrorKind::StorageFull,
+        }
+    }
 }
 
 /// How the supervisor is to run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SupervisorConfig {
     pub name: String,
+    pub rights: Rights,
     pub state_dir: PathBuf,
     pub network: Network,
     /// Where the API listens outside, as the kubeconfig names it.

@@ -1,7 +1,7 @@
 //! The hidden subcommands: weft starts its own program again as supervisor, as the mesh's controller, as a container's first
 //! process, and as the outside of a detached mesh.
 
-use crate::{controller, node, supervisor, up};
+use crate::{controller, doorway, node, supervisor, up};
 use std::process::ExitCode;
 use weft_fault::Fault;
 
@@ -9,6 +9,8 @@ use weft_fault::Fault;
 pub(crate) const SUPERVISOR: &str = "__supervisor";
 /// The mesh's controller.
 pub(crate) const CONTROLLER: &str = "__controller";
+/// The process between the outside and a supervisor without root.
+pub(crate) const DOORWAY: &str = "__doorway";
 /// The first process of a container.
 pub(crate) const CONTAINER: &str = "__container";
 /// The outside of a mesh that was started with `--detach`.
@@ -17,7 +19,8 @@ pub(crate) const OUTSIDE: &str = "__outside";
 /// Whether this process was started to be one of these: ask before anything else in `main`, to set up logging (standard
 /// error of supervisor and controller is a log file).
 pub fn is_hidden() -> bool {
-    matches!(std::env::args().nth(1).as_deref(), Some(SUPERVISOR | CONTROLLER | CONTAINER | OUTSIDE))
+    let hidden = [SUPERVISOR, CONTROLLER, DOORWAY, CONTAINER, OUTSIDE];
+    std::env::args().nth(1).is_some_and(|role| hidden.contains(&role.as_str()))
 }
 
 /// Runs the hidden subcommand that this process was started for, if any; `main` returns the code then.
@@ -28,6 +31,7 @@ pub fn hidden(controller: controller::Controller) -> Option<ExitCode> {
         CONTAINER => return Some(node::init::run()),
         SUPERVISOR => supervisor::run(),
         CONTROLLER => controller::run(controller),
+        DOORWAY => doorway::run(),
         OUTSIDE => up::run_outside(),
         _ => return None,
     };

@@ -5,8 +5,8 @@
 //! the [`api::kubelet::Kubelet`] trait. The node agent talks to the API as any client would, through `kube`.
 //!
 //! From the outside in: [`up`] starts the supervisor and holds the mesh; [`entry`] is where the program comes back as one of
-//! the processes inside; [`supervisor`] is process 1 of the mesh and runs everything but the pods' own processes and the mesh's
-//! [`controller`], which may end and be started again.
+//! the processes inside; `doorway` is between them where there is no root; [`supervisor`] is process 1 of the mesh and runs
+//! everything but the pods' own processes and the mesh's [`controller`], which may end and be started again.
 
 pub mod api;
 mod border;
@@ -14,12 +14,17 @@ pub mod channel;
 pub mod controller;
 pub mod controllers;
 mod dns;
+mod doorway;
 pub mod entry;
 pub mod external;
+mod host_link;
+mod inside;
 pub mod network;
 mod network_policy;
 pub mod node;
 mod peering;
+mod refusal;
+pub mod rights;
 mod service_nat;
 mod services;
 pub mod state;

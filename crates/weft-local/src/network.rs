@@ -4,7 +4,7 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use weft_fault::{Code, Fault, Phase};
-use weft_net::netlink::route::ExistingRoute;
+use weft_net::netlink::route::{ExistingRoute, RouteSocket};
 
 /// The ranges of pods and services, and the fixed addresses in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,15 @@ impl Network {
     /// The addresses of a mesh that has nothing to collide with.
     pub fn usual() -> Self {
         Self::pair(0).expect("the first pair exists")
+    }
+
+    /// The addresses of a mesh to which this machine has no route. Others of this machine are avoided as far as that can be:
+    /// pods would not reach what has the same address outside.
+    pub(crate) fn for_nobody_else(asked: Asked) -> Result<Self, Fault> {
+        let routes = RouteSocket::open().and_then(|mut socket| socket.ipv4_routes());
+        let free = |routes: &[ExistingRoute]| Self::free(routes, asked).into_iter().next();
+        let network = free(&routes.unwrap_or_default()).or_else(|| free(&[]));
+        network.ok_or_else(|| Self::none_free(asked))
     }
 
     /// Every pair is taken, or what was asked for.

@@ -3,6 +3,8 @@
 //! Processes and namespaces die with their supervisor by themselves; what can be left is files and, for an instant,
 //! the host's end of the link.
 
+pub mod place;
+
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -17,9 +19,6 @@ use weft_net::{
     netlink::{NetlinkError, route::RouteSocket},
     process::Pidfd,
 };
-
-/// Below this, one directory per mesh.
-pub const ROOT: &str = "/run/weft";
 
 /// What is written down about a running mesh, for the next `up` or `down`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,7 +47,7 @@ impl State {
     pub fn take(root: &Path, name: &str) -> Result<Self, Fault> {
         let path = directory(root, name)?;
         let make = || -> io::Result<Option<File>> {
-            DirBuilder::new().recursive(true).mode(0o755).create(root)?;
+            place::make_root(root)?;
             let Taken::Free(lock) = lock(root, name)? else { return Ok(None) };
             sweep(&path)?;
             DirBuilder::new().mode(0o700).create(&path)?;

@@ -4,26 +4,26 @@
 use crate::{
     api::{self, ApiServer},
     border,
-    channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
+    channel::{Channel, FromSupervisor, Refusal, SupervisorConfig, ToSupervisor},
     controller::{Keeper, Start},
     controllers,
     dns::Dns,
     external::External,
-    network::{GATEWAY, Network},
+    inside,
+    network::Network,
     network_policy,
     node::{NODE_NAME, Node, scheduler},
+    rights::Rights,
     service_nat, services,
 };
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, Client, api::PostParams, config::Kubeconfig};
-use rustix::mount::MountFlags;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
-    fs, io,
+    io,
     net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket},
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -32,13 +32,7 @@ use tokio::{
     sync::watch,
 };
 use weft_fault::{Code, Fault, Phase};
-use weft_net::{
-    mount,
-    netlink::{
-        nft::NftSocket,
-        route::{LOOPBACK, Route, RouteSocket},
-    },
-};
+use weft_net::netlink::{nft::NftSocket, route::RouteSocket};
 
 /// The API's port on the node's address.
 pub const API_PORT: u16 = 6443;
@@ -63,13 +57,21 @@ fn serve(channel: &Arc<Channel>) -> Result<(), Fault> {
     let [listener, resolver] = <[OwnedFd; 2]>::try_from(fds)
         .map_err(|fds| Fault::new(Code::Invariant).fact("descriptors", fds.len()))?;
 
-    // 1. Room for many pods: each takes about ten descriptors, and what a login gives is often 1,024.
+    // 1. Room for many pods: each takes about ten descriptors, and what a login gives is often 1,024. And files of the mode that
+    // a container means, whatever whoever ran `weft up` usually withholds.
     raise_descriptor_limit();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
 
     // 2. The machine inside: mounts, settings, addresses. Nothing has been started yet that could see half of it.
-    mounts(&config.state_dir)?;
+    if let Err((step, error)) = inside::mounts(&config.state_dir) {
+        // Which setting is in the way is seen outside.
+        if config.rights == Rights::User {
+            say(channel, &FromSupervisor::Refused(Refusal::new(step, &error)))?;
+        }
+        return Err(inside::unable(step)(error));
+    }
     let mut route = RouteSocket::open()?;
-    addresses(&mut route, &config.network)?;
+    inside::addresses(&mut route, &config.network)?;
 
     // 3. The link, whose other end only the outside can make.
     say(channel, &FromSupervisor::Namespaces)?;
@@ -77,11 +79,13 @@ fn serve(channel: &Arc<Channel>) -> Result<(), Fault> {
         return Err(Fault::new(Code::Invariant).fact("message", "something other than the link"));
     };
     if made {
-        let interface = link(&mut route, &config.network)?;
+        let interface = inside::link(&mut route, &config.network)?;
         // A cluster that is there already may have its own ways in.
         if config.external.is_none() {
             border::close(&mut NftSocket::open()?, &config.network, interface)?;
         }
+    } else {
+        inside::nowhere(&mut route, &config.network)?;
     }
 
     // 4. Everything else.
@@ -186,7 +190,7 @@ async fn mesh(
 
     // 3. The node and the mesh's controller.
     let path = std::env::var("PATH").ok();
-    let node = Node::new(client.clone(), network, &config.state_dir, path)?;
+    let node = Node::new(client.clone(), network, config.rights, &config.state_dir, path)?;
     match &own {
         Some(server) => server.api().set_kubelet(node.clone()),
         // Another server may have nobody who binds pods to a node.
@@ -313,56 +317,6 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Private mounts, a `/proc` of the new process numbers, and memory for the pods' files.
-fn mounts(state_dir: &Path) -> Result<(), Fault> {
-    mount::make_private().map_err(unable("make mounts private"))?;
-    let sealed = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount::filesystem("proc", Path::new("/proc"), sealed, "").map_err(unable("mount /proc"))?;
-    mount::tmpfs(&state_dir.join("pods"), "mode=755").map_err(unable("mount a tmpfs"))
-}
-
-/// The node's addresses are on its loopback: the node itself, the pods' gateway, and DNS.
-fn addresses(route: &mut RouteSocket, network: &Network) -> Result<(), Fault> {
-    rustix::system::sethostname(NODE_NAME.as_bytes()).map_err(|e| unable("set the host name")(e.into()))?;
-    for (path, value) in [("ip_forward", "1"), ("ip_unprivileged_port_start", "0")] {
-        fs::write(Path::new("/proc/sys/net/ipv4").join(path), value).map_err(unable("set a sysctl"))?;
-    }
-    route.set_up(LOOPBACK)?;
-    route.add_addresses(
-        LOOPBACK,
-        &[(network.node_ip().into(), 32), (GATEWAY.into(), 32), (network.dns_ip().into(), 32)],
-    )?;
-    // Without a route, packets to a service would be refused before they are translated. Those to a pod that is gone
-    // would leave by the default route and come back; pods that are there have routes of their own.
-    let source = Some(network.node_ip().into());
-    let to_loopback = [network.services, network.pods].map(|range| Route {
-        destination: range.network().into(),
-        prefix: range.prefix_len(),
-        interface: LOOPBACK,
-        via: None,
-        source,
-    });
-    route.add_routes(&to_loopback)?;
-    Ok(())
-}
-
-/// This side of the link to the outside: everything that is not the mesh's goes there. Returns its index.
-fn link(route: &mut RouteSocket, network: &Network) -> Result<u32, Fault> {
-    let interface = route.link_index("host0")?;
-    route.set_up(interface)?;
-    let source = Some(network.node_ip().into());
-    let host = Route { destination: network.host_ip().into(), prefix: 32, interface, via: None, source };
-    let everything = Route {
-        destination: Ipv4Addr::UNSPECIFIED.into(),
-        prefix: 0,
-        interface,
-        via: Some(network.host_ip().into()),
-        source,
-    };
-    route.add_routes(&[host, everything])?;
-    Ok(interface)
-}
-
 fn receive(channel: &Channel) -> Result<(ToSupervisor, Vec<OwnedFd>), Fault> {
     let received = channel.receive().map_err(failed("read the life line"))?;
     received.ok_or_else(|| failed("read the life line")(io::ErrorKind::UnexpectedEof.into()))
@@ -386,8 +340,4 @@ fn udp(fd: OwnedFd) -> Result<UdpSocket, Fault> {
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> Fault {
     move |e| Fault::new(Code::StartFailed).in_phase(Phase::Start).fact("step", step).because(e)
-}
-
-fn unable(step: &'static str) -> impl FnOnce(io::Error) -> Fault {
-    move |e| Fault::new(Code::HostUnable).in_phase(Phase::Start).fact("step", step).because(e)
 }

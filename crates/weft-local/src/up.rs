@@ -4,8 +4,11 @@ use crate::{
     channel::{Channel, FromSupervisor, SupervisorConfig, ToSupervisor},
     entry,
     external::{External, Relay},
+    host_link::HostLink,
     network::{Asked, Network},
     peering::{PLACE, Peering, Place},
+    refusal::{self, Settings},
+    rights::Rights,
     state::{self, State},
 };
 use ipnet::Ipv4Net;
@@ -23,7 +26,6 @@ use std::{
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_net::{
     namespace::{Enter, Fresh, enter},
-    netlink::route::{PeerNamespace, Route, RouteSocket, VethPair},
     process::Pidfd,
 };
 
@@ -33,8 +35,9 @@ const START_DEADLINE: Duration = Duration::from_secs(20);
 /// What `weft up` is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UpConfig {
-    /// The mesh's name: its state is in `/run/weft/NAME`.
+    /// The mesh's name.
     pub name: String,
+    /// Its state is in a directory of its name below this one: [`state::place::root_of`].
     pub state_root: PathBuf,
     /// The port of the API on 127.0.0.1; 0 takes a free one.
     pub api_port: u16,
@@ -52,7 +55,7 @@ impl Default for UpConfig {
     fn default() -> Self {
         UpConfig {
             name: "default".into(),
-            state_root: state::ROOT.into(),
+            state_root: state::place::ROOT.into(),
             api_port: 0,
             ranges: Asked::default(),
             peers: Vec::new(),
@@ -92,16 +95,22 @@ impl Mesh {
     ///
     /// The program must call [`entry::hidden`] first thing in its `main`, since it is started again as the supervisor.
     pub fn start(config: &UpConfig) -> Result<Mesh, Fault> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Fault::new(Code::HostUnable)
-                .in_phase(Phase::Start)
-                .fact("step", "make namespaces")
-                .fact("setting", "run as root"));
+        let rights = Rights::of_this_process();
+        if rights == Rights::User {
+            refuse_links(config)?;
         }
         config.ranges.check()?;
         let state = State::take(&config.state_root, &config.name)?;
-        let mut host = RouteSocket::open()?;
-        let (mut network, link) = reserve(&mut host, &state, config.ranges)?;
+        let (mut network, mut link) = match rights {
+            Rights::Root => {
+                let (network, link) = HostLink::reserve(&state, config.ranges)?;
+                (network, Some(link))
+            }
+            Rights::User => {
+                state.write_holder("", 0)?;
+                (Network::for_nobody_else(config.ranges)?, None)
+            }
+        };
         if let Some(external) = &config.external {
             network.services = external.services;
         } else if network != Network::usual() && config.ranges == Asked::default() {
@@ -120,7 +129,7 @@ impl Mesh {
 
         // 2. The supervisor: process 1 of its namespaces, with the life line as its standard input.
         let (ours, theirs) = Channel::pair().map_err(wrap("make a socket pair"))?;
-        let supervisor = spawn_supervisor(&state, theirs)?;
+        let supervisor = spawn_supervisor(rights, &state, theirs)?;
         let mut mesh = Mesh {
             info: MeshInfo {
                 name: config.name.clone(),
@@ -138,6 +147,7 @@ impl Mesh {
         };
         let supervisor_config = SupervisorConfig {
             name: config.name.clone(),
+            rights,
             state_dir: mesh.state_path().to_path_buf(),
             network,
             api_outside: api,
@@ -148,21 +158,27 @@ impl Mesh {
         let start = ToSupervisor::Start(Box::new(supervisor_config));
         let talk = |e: io::Error| start_failed("talk to the supervisor", e);
         mesh.channel.set_deadline(Some(START_DEADLINE)).map_err(talk)?;
-        mesh.channel.send(&start, &[listener.as_fd(), resolver.as_fd()]).map_err(talk)?;
+        match mesh.channel.send(&start, &[listener.as_fd(), resolver.as_fd()]) {
+            // It has ended already, and said why.
+            Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+            sent => sent.map_err(talk)?,
+        }
 
         // 3. The link, once there is a namespace to put its other end into.
         loop {
             match mesh.receive()? {
                 FromSupervisor::Namespaces => {
-                    let made = link_host(&mut host, &network, link, mesh.supervisor.id());
-                    if let Err(e) = &made {
-                        tracing::warn!(error = %e, "no link between this machine and the mesh");
-                    }
-                    mesh.info.host_link = made.is_ok();
-                    if let Some(external) = &config.external {
-                        made?;
-                        let relay = Relay::start(network.host_ip().into(), external.address);
-                        mesh.relay = Some(relay.map_err(wrap("listen for the mesh's calls of the API"))?);
+                    if let Some(link) = &mut link {
+                        let made = link.give(&network, mesh.supervisor.id());
+                        if let Err(e) = &made {
+                            tracing::warn!(error = %e, "no link between this machine and the mesh");
+                        }
+                        mesh.info.host_link = made.is_ok();
+                        if let Some(external) = &config.external {
+                            made?;
+                            let relay = Relay::start(network.host_ip().into(), external.address);
+                            mesh.relay = Some(relay.map_err(wrap("listen for the mesh's calls of the API"))?);
+                        }
                     }
                     let api = mesh.relay.as_ref().map(|relay| relay.at);
                     let answer = ToSupervisor::HostLink { made: mesh.info.host_link, api };
@@ -177,6 +193,9 @@ impl Mesh {
                     return Ok(mesh);
                 }
                 FromSupervisor::Failed(record) => return Err(revive(&record)),
+                FromSupervisor::Refused(refusal) => {
+                    return Err(refusal::explain(&refusal, &Settings::read()));
+                }
             }
         }
     }
@@ -309,7 +328,8 @@ pub fn down(state_root: &Path, name: &str) -> Result<(), Fault> {
     if state::end(state_root, name, grace)? { Ok(()) } else { Err(Fault::new(Code::NotRunning).about(name)) }
 }
 
-fn spawn_supervisor(state: &State, channel: Channel) -> Result<Child, Fault> {
+/// The supervisor, or the process that it is a child of and ends with.
+fn spawn_supervisor(rights: Rights, state: &State, channel: Channel) -> Result<Child, Fault> {
     let log = File::options()
         .append(true)
         .create(true)
@@ -317,67 +337,32 @@ fn spawn_supervisor(state: &State, channel: Channel) -> Result<Child, Fault> {
         .map_err(|e| start_failed("open the supervisor's log", e))?;
     // Dropped with this function's scope: the life line must have no other holder of the inner end.
     let stdin = Stdio::from(channel.into_fd());
-    enter(Enter { fresh: Some(Fresh::Machine), ..Enter::default() }, move || {
+    let spawn = move |role| {
         let mut command = Command::new("/proc/self/exe");
-        command.arg(entry::SUPERVISOR).stdin(stdin).stdout(Stdio::from(log.try_clone()?)).stderr(log);
+        command.arg(role).stdin(stdin).stdout(Stdio::from(log.try_clone()?)).stderr(log);
         // Its own process group: Ctrl-C reaches only the outside, which then ends the mesh in order.
         command.process_group(0).spawn()
-    })
-}
-
-/// Both ends of the link between this machine and the mesh.
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    here: u32,
-    there: u32,
-}
-
-/// Takes addresses that nobody uses, by making the link whose name goes with them: only one mesh can.
-fn reserve(host: &mut RouteSocket, state: &State, asked: Asked) -> Result<(Network, Link), Fault> {
-    for network in Network::free(&host.ipv4_routes()?, asked) {
-        let [_, b, ..] = network.pods.network().octets();
-        let name = network.host_link();
-        if host.has_link(&name)? {
-            continue;
+    };
+    match rights {
+        Rights::Root => {
+            enter(Enter { fresh: Some(Fresh::Machine), ..Enter::default() }, || spawn(entry::SUPERVISOR))
         }
-        // Before it is made, so that it is found if this process is killed in between.
-        state.write_holder(&name, 0)?;
-        let there = format!("{name}-in");
-        let made = host.create_veth(&VethPair {
-            name: &name,
-            mac: [2, 0x77, b, 0, 0, 1],
-            peer_name: &there,
-            peer_mac: [2, 0x77, b, 0, 0, 2],
-            peer_index: 0,
-            peer_namespace: PeerNamespace::Same,
-        });
-        match made {
-            Ok(here) => {
-                state.write_holder(&name, here)?;
-                return Ok((network, Link { here, there: host.link_index(&there)? }));
-            }
-            // Somebody else was quicker.
-            Err(e) if e.exists() => state.write_holder("", 0)?,
-            Err(e) => return Err(e.into()),
-        }
+        Rights::User => spawn(entry::DOORWAY).map_err(|e| start_failed("start the supervisor", e)),
     }
-    Err(Network::none_free(asked))
 }
 
-/// Gives the mesh its end of the link, and this machine routes to pods and services.
-fn link_host(host: &mut RouteSocket, network: &Network, link: Link, supervisor: u32) -> Result<(), Fault> {
-    host.move_link(link.there, supervisor, "host0")?;
-    let link = link.here;
-    host.add_addresses(link, &[(network.host_ip().into(), 32)])?;
-    let routes = [network.pods, network.services].map(|range| Route {
-        destination: range.network().into(),
-        prefix: range.prefix_len(),
-        interface: link,
-        via: Some(network.node_ip().into()),
-        source: Some(network.host_ip().into()),
-    });
-    host.add_routes(&routes)?;
-    Ok(())
+/// What needs links that only root can make: an API server calls the mesh's webhooks, and leads to its pods, at addresses that
+/// this machine has to have a route to; and the namespaces of two meshes have nothing in common but this machine.
+fn refuse_links(config: &UpConfig) -> Result<(), Fault> {
+    let (flag, step) = if config.external.is_some() {
+        ("--kubeconfig", "make the link by which the API server reaches the mesh")
+    } else if !config.peers.is_empty() {
+        ("--peer", "make the link between the meshes")
+    } else {
+        return Ok(());
+    };
+    let fault = Fault::new(Code::HostUnable).in_phase(Phase::Start).about(flag);
+    Err(fault.fact("step", step).fact("setting", "run as root: sudo weft up"))
 }
 
 /// The `nameserver` lines of a resolv.conf.

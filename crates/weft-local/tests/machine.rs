@@ -1,4 +1,5 @@
-//! A whole machine without a mesh: pods, services, names and logs with real processes. Needs root.
+//! A whole machine without a mesh: pods, services, names and logs with real processes. Root runs it twice, the second time as
+//! an ordinary user.
 //!
 //! `cargo test -p weft-local --test machine -- up FILE…` starts one with the objects of YAML files and keeps it until Ctrl-C.
 

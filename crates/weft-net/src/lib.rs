@@ -1,6 +1,7 @@
 //! Sockets, original destination, netlink, namespaces, copying, clock: the only unsafe code.
 
 pub mod copy;
+#[allow(unsafe_code, reason = "mount_setattr")]
 pub mod mount;
 #[allow(unsafe_code, reason = "unshare")]
 pub mod namespace;
@@ -10,3 +11,4 @@ pub mod prefixed;
 pub mod process;
 pub mod redirect;
 pub mod socket;
+pub mod user_namespace;

@@ -46,17 +46,65 @@ pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
 
 /// Makes the mount at `target` read-only, but not those below it.
 pub fn set_read_only(target: &Path) -> io::Result<()> {
-    let flags = MountFlags::BIND | MountFlags::RDONLY;
+    // Without root, what was forbidden on the mount that this one shows has to stay forbidden, or all of it is refused.
+    let now = rustix::fs::statvfs(target).map_err(at("look at", target))?;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | kept(now.f_flag.bits());
     rustix::mount::mount_remount(target, flags, "").map_err(at("make read-only", target))
+}
+
+/// The options of a mount that a new set of options has to repeat: statvfs(3) and mount(2) number most of them alike.
+fn kept(statvfs: u64) -> MountFlags {
+    const ST_RELATIME: u64 = 0x1000;
+    let same = MountFlags::NOSUID
+        | MountFlags::NODEV
+        | MountFlags::NOEXEC
+        | MountFlags::NOATIME
+        | MountFlags::NODIRATIME;
+    let alike = MountFlags::from_bits_truncate(u32::try_from(statvfs & 0xffff).unwrap_or_default()) & same;
+    if statvfs & ST_RELATIME == 0 { alike } else { alike | MountFlags::RELATIME }
+}
+
+/// Makes the mount at `target` and all those below it read-only.
+pub fn set_all_read_only(target: &Path) -> io::Result<()> {
+    let path = CString::new(target.as_os_str().as_encoded_bytes())?;
+    let change =
+        libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: `path` ends in a zero and `change` is a structure of the size given; the kernel reads both during the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_RECURSIVE,
+            std::ptr::from_ref(&change),
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(io::Error::new(error.kind(), format!("make all read-only below {}: {error}", target.display())))
+}
+
+/// Where an overlay notes what it removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notes {
+    /// In attributes that only root may write.
+    Root,
+    /// In attributes that an ordinary user may write (since Linux 5.11).
+    User,
 }
 
 /// An overlay: what is in `lower`, with changes going to `upper`. Both `upper` and `work` must be empty directories of one
 /// file system.
-pub fn overlay(lower: &Path, upper: &Path, work: &Path, target: &Path) -> io::Result<()> {
+pub fn overlay(lower: &Path, upper: &Path, work: &Path, target: &Path, notes: Notes) -> io::Result<()> {
     // Commas and colons separate options; paths that hold some need a backslash.
     let escape =
         |p: &Path| p.display().to_string().replace('\\', "\\\\").replace([','], "\\,").replace(':', "\\:");
-    let options = format!("lowerdir={},upperdir={},workdir={}", escape(lower), escape(upper), escape(work));
+    let notes = if notes == Notes::User { ",userxattr" } else { "" };
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}{notes}", escape(lower), escape(upper), escape(work));
     filesystem("overlay", target, MountFlags::empty(), &options)
 }
 
@@ -89,5 +137,26 @@ impl OldRoot {
     pub fn remove(self) -> io::Result<()> {
         detach(&self.0)?;
         fs::remove_dir(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forbidden_on_a_mount_is_kept() {
+        let all = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+        for (found, flags) in [
+            (0, MountFlags::empty()),
+            // ST_RDONLY is not ours to keep: whoever asks sets it.
+            (1, MountFlags::empty()),
+            (2 | 4 | 8 | 1024, all),
+            (0x1000 | 2, MountFlags::RELATIME | MountFlags::NOSUID),
+            // ST_VALID, which the kernel adds.
+            (0x20, MountFlags::empty()),
+        ] {
+            assert_eq!(kept(found), flags, "{found:#x}");
+        }
     }
 }

@@ -32,7 +32,7 @@ pub enum Fresh {
 }
 
 impl Fresh {
-    fn flags(self) -> UnshareFlags {
+    pub(crate) fn flags(self) -> UnshareFlags {
         match self {
             Fresh::Nothing => UnshareFlags::empty(),
             Fresh::Container => UnshareFlags::NEWNS | UnshareFlags::NEWPID,
@@ -120,7 +120,7 @@ fn setting_for(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+pub(crate) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
     // SAFETY: only CLONE_FILES can break another thread's use of file descriptors, and no caller passes it: the flags
     // come from `Fresh::flags`, the constant FS, and the pod's namespaces.
@@ -179,7 +179,8 @@ impl PodNamespaces {
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
-    pub groups: Vec<u32>,
+    /// `None` leaves them as they are, where a user namespace does not let anybody set them.
+    pub groups: Option<Vec<u32>>,
     /// What root keeps, and the most that the process can ever have.
     pub bounding: CapabilitySet,
     /// What a user other than root has.
@@ -205,7 +206,7 @@ impl Credentials {
         Credentials {
             uid,
             gid,
-            groups: Vec::new(),
+            groups: Some(Vec::new()),
             bounding: CONTAINER_CAPABILITIES,
             ambient: CapabilitySet::empty(),
         }
@@ -228,8 +229,10 @@ impl Credentials {
         }
         set_keep_capabilities(true)?;
         // Groups first: without root they cannot be changed.
-        let groups: Vec<Gid> = self.groups.iter().map(|g| Gid::from_raw(*g)).collect();
-        set_thread_groups(&groups)?;
+        if let Some(groups) = &self.groups {
+            let groups: Vec<Gid> = groups.iter().map(|g| Gid::from_raw(*g)).collect();
+            set_thread_groups(&groups)?;
+        }
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;

@@ -129,6 +129,13 @@ pub fn let_signals_through(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(open) }
 }
 
+/// Makes the kernel end the command when the calling thread ends, however that comes about.
+pub fn ends_with_this_thread(command: &mut Command) -> &mut Command {
+    let tie = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: between fork and exec only `prctl` is called, which is async-signal-safe and allocates nothing.
+    unsafe { command.pre_exec(tie) }
+}
+
 /// Makes the command a session leader whose controlling terminal is its standard input.
 pub fn on_terminal(command: &mut Command) -> &mut Command {
     let take_terminal = || {

@@ -17,18 +17,14 @@ use kube::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
-    fs::OpenOptions,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    time::Duration,
+    fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::PathBuf, time::Duration,
 };
 use tokio::time::{Instant, sleep};
 use weft_control::install::objects::{CONFIG_MAP, CREATED_BY};
 use weft_fault::{Code, Fault};
 use weft_local::{
     node::{MIRROR, NODE_NAME},
-    state::ROOT,
+    state::place::root_of,
 };
 
 /// The control plane's namespace; `weft up` has no other.
@@ -45,8 +41,8 @@ const QUIET: Duration = Duration::from_secs(30);
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Brought(Vec<Value>);
 
-fn file(mesh: &str) -> PathBuf {
-    Path::new(ROOT).join(mesh).join(FILE)
+fn file(mesh: &str) -> Result<PathBuf> {
+    Ok(root_of(mesh)?.join(mesh).join(FILE))
 }
 
 /// Whether the control plane that is there was left by a mesh that was killed. Fails if it is somebody else's: two would
@@ -102,7 +98,7 @@ impl Brought {
 
     /// Writes it down for `weft down`.
     pub(crate) fn write(&self, mesh: &str) -> Result<()> {
-        let path = file(mesh);
+        let path = file(mesh)?;
         let written = || -> Result<()> {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);
@@ -114,7 +110,7 @@ impl Brought {
 
     /// What a mesh of this name brought into an API that is not its own; `None` if it has its own, or there is none.
     pub(crate) fn of(mesh: &str) -> Result<Option<Brought>> {
-        let path = file(mesh);
+        let path = file(mesh)?;
         match std::fs::read(&path) {
             Ok(bytes) => {
                 let brought = serde_json::from_slice(&bytes);
@@ -128,7 +124,7 @@ impl Brought {
     /// Takes everything out again while the mesh still runs: its node agent ends the pods. Definitions stay, since
     /// others' objects would go with them.
     pub(crate) async fn take_out(&self, mesh: &str) -> Result<()> {
-        let path = Path::new(ROOT).join(mesh).join("kubeconfig");
+        let path = root_of(mesh)?.join(mesh).join("kubeconfig");
         let kubeconfig = Kubeconfig::read_from(&path).context("reading the mesh's kubeconfig")?;
         let client = mesh::client_from(kubeconfig).await?;
         let mut applier = Applier::new(client.clone(), "weft-up");

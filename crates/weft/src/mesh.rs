@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use weft_fault::{Code, Fault};
-use weft_local::state::{ROOT, is_running};
+use weft_local::state::{is_running, place::root_of};
 
 /// Which cluster a command talks to.
 #[derive(clap::Args, Clone, Debug)]
@@ -46,12 +46,13 @@ pub(crate) struct Target {
 impl Target {
     /// Where the local mesh's kubeconfig is.
     fn local_kubeconfig(&self) -> Result<PathBuf> {
-        let path = Path::new(ROOT).join(&self.mesh).join("kubeconfig");
+        let root = root_of(&self.mesh)?;
+        let path = root.join(&self.mesh).join("kubeconfig");
         let missing = Fault::new(Code::NotRunning).about(&self.mesh);
         if !path.exists() {
             return Err(missing.fact("looked-for", path.display()).into());
         }
-        if !is_running(Path::new(ROOT), &self.mesh) {
+        if !is_running(&root, &self.mesh) {
             return Err(missing.fact("left", "files of a mesh that was killed").into());
         }
         Ok(path)

@@ -1,5 +1,6 @@
 //! What the agent tells a container's first process, and that process's answer.
 
+use crate::rights::Rights;
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use weft_net::namespace::Credentials;
 /// One container to start. Sent to the container's process 1, which builds the root directory and runs the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Launch {
+    pub(crate) rights: Rights,
     /// An empty directory to build the root on.
     pub(crate) stage: PathBuf,
     /// The program that `weft` is inside the container.
@@ -41,7 +43,8 @@ pub(crate) struct VolumeMount {
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    pub(crate) groups: Vec<u32>,
+    /// `None`: those of whoever ran `weft up`.
+    pub(crate) groups: Option<Vec<u32>>,
     /// Capabilities that root keeps, as the kernel's bits.
     pub(crate) bounding: u64,
     /// Capabilities that another user has.

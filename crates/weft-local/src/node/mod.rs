@@ -18,9 +18,10 @@ mod root;
 mod sandbox;
 pub(crate) mod scheduler;
 mod status;
+mod user;
 mod volumes;
 
-use crate::network::Network;
+use crate::{network::Network, rights::Rights};
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -90,6 +91,7 @@ impl Node {
     pub fn new(
         client: Client,
         network: Network,
+        rights: Rights,
         state_dir: &Path,
         path: Option<String>,
     ) -> Result<Arc<Self>, Fault> {
@@ -97,6 +99,7 @@ impl Node {
             events: events::Events::start(client.clone()),
             client,
             ground: plan::Ground {
+                rights,
                 network,
                 cluster_domain: crate::CLUSTER_DOMAIN.to_string(),
                 stage: state_dir.join("stage"),
@@ -105,7 +108,7 @@ impl Node {
             },
             pod_root: state_dir.join("pods"),
             log_root: state_dir.join("logs"),
-            sandboxes: Arc::new(sandbox::Sandboxes::new(network, RouteSocket::open()?)),
+            sandboxes: Arc::new(sandbox::Sandboxes::new(network, rights, RouteSocket::open()?)),
             pods: Mutex::default(),
             running: watch::Sender::new(0),
             started: Timestamp::now(),

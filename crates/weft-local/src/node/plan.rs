@@ -4,26 +4,28 @@ use super::{
     env::{self, Place, Sources},
     launch::{Launch, Program, User},
     root::WEFT_DIR,
+    user::{is_weft, user},
     volumes::Volumes,
 };
-use crate::network::Network;
+use crate::{
+    network::Network,
+    rights::{PROXY_MARK, Rights},
+};
 use k8s_openapi::api::core::v1::{Container, Pod};
-use rustix::thread::CapabilitySet;
 use std::path::{Path, PathBuf};
 use weft_fault::{Code, Fault, Phase};
-use weft_net::namespace::CONTAINER_CAPABILITIES;
 
 /// Annotations `weft.dev/command.CONTAINER` give a container that has only an image a command of this machine.
 pub(crate) const COMMAND_ANNOTATION: &str = "weft.dev/command.";
-/// Containers of these images run weft itself.
-const WEFT_IMAGE: &str = "weft.dev/weft:";
-const PROXY_UID: u32 = 2102;
+/// How the set-up of a redirect and the proxy hear of [`PROXY_MARK`].
+const MARK_VARIABLE: &str = "LINKERD2_PROXY_WEFT_SOCKET_MARK";
 /// Where programs are looked for when this process was started without a PATH.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What every container of the node shares.
 #[derive(Debug)]
 pub(crate) struct Ground {
+    pub(crate) rights: Rights,
     pub(crate) network: Network,
     pub(crate) cluster_domain: String,
     pub(crate) stage: PathBuf,
@@ -39,10 +41,15 @@ pub(crate) fn launch(
     sources: &Sources,
     volumes: &Volumes,
 ) -> Result<Launch, Fault> {
-    let user = user(pod, container)?;
-    let vars = env::variables(pod, container, place, sources, base_variables(ground, pod, &user))?;
+    let user = user(pod, container, ground.rights)?;
+    let mut base = base_variables(ground, pod, &user);
+    if ground.rights == Rights::User && is_weft(container) {
+        base.push((MARK_VARIABLE.to_string(), PROXY_MARK.to_string()));
+    }
+    let vars = env::variables(pod, container, place, sources, base)?;
     let program = program(pod, container, &vars)?;
     Ok(Launch {
+        rights: ground.rights,
         stage: ground.stage.clone(),
         weft: ground.weft.clone(),
         working_dir: container.working_dir.as_deref().filter(|d| !d.is_empty()).unwrap_or("/").into(),
@@ -93,11 +100,6 @@ fn program(pod: &Pod, container: &Container, vars: &[(String, String)]) -> Resul
     Ok(Program::Command([env::expand_all(&words, vars), args].concat()))
 }
 
-/// Whether the container runs weft itself.
-pub(crate) fn is_weft(container: &Container) -> bool {
-    container.image.as_deref().is_some_and(|i| i.starts_with(WEFT_IMAGE))
-}
-
 /// Words of a command line: blanks separate, quotes and backslashes join. `None` if a quote is not closed.
 pub(crate) fn words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
@@ -122,54 +124,6 @@ pub(crate) fn words(text: &str) -> Option<Vec<String>> {
     }
     words.extend(word);
     Some(words)
-}
-
-fn user(pod: &Pod, container: &Container) -> Result<User, Fault> {
-    let of_pod = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
-    let own = container.security_context.as_ref();
-    let id = |n: Option<i64>| n.and_then(|n| u32::try_from(n).ok());
-    let weft = is_weft(container);
-    let default_uid = if weft && container.name == "linkerd-proxy" { PROXY_UID } else { 0 };
-    let uid = id(own.and_then(|s| s.run_as_user))
-        .or_else(|| id(of_pod.and_then(|s| s.run_as_user)))
-        .unwrap_or(default_uid);
-    // Not 0 for other users: on this machine's files the group root means something.
-    let gid = id(own.and_then(|s| s.run_as_group))
-        .or_else(|| id(of_pod.and_then(|s| s.run_as_group)))
-        .unwrap_or(uid);
-    let non_root = own.and_then(|s| s.run_as_non_root).or_else(|| of_pod.and_then(|s| s.run_as_non_root));
-    if non_root == Some(true) && uid == 0 {
-        return Err(Fault::new(Code::BadManifest)
-            .in_phase(Phase::Start)
-            .about(&container.name)
-            .fact("problem", "runAsNonRoot is set and the user is root: set runAsUser"));
-    }
-    let supplemental = of_pod.and_then(|s| s.supplemental_groups.clone()).unwrap_or_default();
-    let mut groups: Vec<u32> = supplemental.into_iter().filter_map(|g| id(Some(g))).collect();
-    groups.extend(id(of_pod.and_then(|s| s.fs_group)));
-
-    let capabilities = own.and_then(|s| s.capabilities.as_ref());
-    let named = |list: Option<&Vec<String>>| -> CapabilitySet {
-        list.into_iter().flatten().map(|name| capability(name)).collect()
-    };
-    let dropped = named(capabilities.and_then(|c| c.drop.as_ref()));
-    let added = named(capabilities.and_then(|c| c.add.as_ref()));
-    // An application with one of these could step around the redirect; only the set-up of the redirect may have them.
-    let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-    let grantable = if weft { CONTAINER_CAPABILITIES | network } else { CONTAINER_CAPABILITIES };
-    let bounding = CONTAINER_CAPABILITIES.difference(dropped) | (added & grantable);
-    // A user other than root has what was added only.
-    let ambient = if uid == 0 { CapabilitySet::empty() } else { added & grantable };
-    Ok(User { uid, gid, groups, bounding: bounding.bits(), ambient: ambient.bits() })
-}
-
-fn capability(name: &str) -> CapabilitySet {
-    let name = name.strip_prefix("CAP_").unwrap_or(name);
-    if name == "ALL" {
-        CapabilitySet::all()
-    } else {
-        CapabilitySet::from_name(name).unwrap_or(CapabilitySet::empty())
-    }
 }
 
 /// The pod's host name.
@@ -246,6 +200,7 @@ mod tests {
 
     fn ground() -> Ground {
         Ground {
+            rights: Rights::Root,
             network: Network::usual(),
             cluster_domain: "cluster.local".into(),
             stage: "/s".into(),
@@ -265,17 +220,14 @@ mod tests {
     }
 
     fn plan(container: Value) -> Result<Launch, Fault> {
+        plan_on(&ground(), container)
+    }
+
+    fn plan_on(ground: &Ground, container: Value) -> Result<Launch, Fault> {
         let pod = pod(container);
         let place = Place { pod_ip: Ipv4Addr::new(10, 77, 0, 9), host_ip: Ipv4Addr::new(10, 77, 0, 1) };
         let volumes = Volumes::new("/v".into(), place);
-        launch(
-            &ground(),
-            &pod,
-            &pod.spec.as_ref().unwrap().containers[0],
-            place,
-            &Sources::default(),
-            &volumes,
-        )
+        launch(ground, &pod, &pod.spec.as_ref().unwrap().containers[0], place, &Sources::default(), &volumes)
     }
 
     #[test]
@@ -295,35 +247,22 @@ mod tests {
     }
 
     #[test]
+    fn without_root_the_redirect_and_the_proxy_know_the_mark() {
+        let mark = |rights, container| {
+            let env = plan_on(&Ground { rights, ..ground() }, container).unwrap().env;
+            env.into_iter().find(|(name, _)| name == MARK_VARIABLE).map(|(_, mark)| mark)
+        };
+        let proxy = || json!({"name": "linkerd-proxy", "image": "weft.dev/weft:v1"});
+        assert_eq!(mark(Rights::User, proxy()), Some(PROXY_MARK.to_string()));
+        assert_eq!(mark(Rights::Root, proxy()), None);
+        assert_eq!(mark(Rights::User, json!({"name": "app", "command": ["x"]})), None);
+    }
+
+    #[test]
     fn command_lines() {
         assert_eq!(words(" a  'b c'\\ d \"e\\\"f\" ''").unwrap(), ["a", "b c d", "e\"f", ""]);
         assert_eq!(words("a 'b"), None);
         assert_eq!(words("  ").unwrap(), Vec::<String>::new());
-    }
-
-    #[test]
-    fn users_and_capabilities() {
-        let user = |c: Value| plan(c).map(|l| l.user);
-        let bits = CapabilitySet::from_bits_retain;
-        let proxy = user(json!({"name": "linkerd-proxy", "image": "weft.dev/weft:v1"})).unwrap();
-        assert_eq!((proxy.uid, proxy.ambient), (2102, 0));
-        let set_up = json!({"name": "linkerd-init", "image": "weft.dev/weft:v1",
-            "securityContext": {"runAsUser": 65534, "capabilities": {"add": ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]}}});
-        let set_up = user(set_up).unwrap();
-        assert_eq!(bits(set_up.ambient), CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW);
-        let app = json!({"name": "app", "command": ["x"],
-            "securityContext": {"capabilities": {"add": ["NET_ADMIN"], "drop": ["CHOWN"]}}});
-        let app = user(app).unwrap();
-        let held = bits(app.bounding);
-        assert!(!held.intersects(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::CHOWN));
-        assert!(held.contains(CapabilitySet::KILL));
-        let all = user(
-            json!({"name": "a", "command": ["x"], "securityContext": {"capabilities": {"drop": ["ALL"]}}}),
-        );
-        assert_eq!(all.unwrap().bounding, 0);
-        assert!(
-            user(json!({"name": "a", "command": ["x"], "securityContext": {"runAsNonRoot": true}})).is_err()
-        );
     }
 
     #[test]

@@ -1,45 +1,28 @@
-//! The root directory of a container: this machine's files, seen through an overlay.
+//! The root directory of a container: this machine's files, seen through overlays.
 //!
 //! As with a container image, everything may be written and nothing written lasts. `/run`, `/tmp`, `/dev`, `/proc` and
 //! `/sys` are the container's own. What is to last, or to reach this machine, is a volume.
 
+mod shown;
+
 use super::launch::{Launch, VolumeMount};
+use crate::rights::Rights;
 use rustix::mount::MountFlags;
+use shown::{Layers, OWN};
 use std::{
-    collections::BTreeMap,
     fs, io,
     os::unix::fs::{PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    path::Path,
 };
-use weft_net::mount::{bind, filesystem, overlay, pivot, set_read_only, tmpfs};
+use weft_net::mount::{bind, filesystem, pivot, set_read_only, tmpfs};
 
 /// Where `weft` is found inside; the agent puts it at the end of PATH.
 pub(crate) const WEFT_DIR: &str = "/run/weft/bin";
 
-/// Own directories of the container: what this machine has mounted at or below them is not shown.
-const OWN: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
-
 pub(crate) fn build(launch: &Launch) -> io::Result<()> {
-    let stage = &launch.stage;
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    tmpfs(stage, "mode=755")?;
-    let root = stage.join("root");
-    fs::create_dir(&root)?;
-
-    // 1. This machine's root, then every real file system mounted below it.
-    if layer(stage, 0, Path::new("/"), &root).is_err() {
-        // An overlay of overlays, or a kernel without: the same files, but read-only.
-        read_only_view(&root)?;
-    }
-    for (n, (point, kind)) in shown_mounts(&mounts, stage).into_iter().enumerate() {
-        let target = root.join(point.strip_prefix("/").unwrap_or(&point));
-        if OVERLAID.contains(&kind.as_str()) && point.is_dir() && layer(stage, n + 1, &point, &target).is_ok()
-        {
-            continue;
-        }
-        // A directory that the overlay hides or another user's mount: the container does without.
-        let _ = bind(&point, &target, true);
-    }
+    // 1. This machine's files.
+    let mut layers = Layers::begin(&launch.stage, launch.rights)?;
+    let root = layers.show_machine()?;
 
     // 2. What the container has of its own.
     for name in OWN {
@@ -52,6 +35,9 @@ pub(crate) fn build(launch: &Launch) -> io::Result<()> {
             "tmp" => tmpfs(&dir, "mode=1777")?,
             _ => tmpfs(&dir, "mode=755")?,
         }
+    }
+    if launch.rights == Rights::User {
+        own_for_the_one_user(&root)?;
     }
     fs::create_dir_all(root.join("run/lock"))?;
     etc(&root.join("etc"), &launch.etc)?;
@@ -66,118 +52,31 @@ pub(crate) fn build(launch: &Launch) -> io::Result<()> {
 
     // 3. Volumes, from inside: a symbolic link such as /var/run must lead to the container's /run.
     let old = pivot(&root)?;
+    layers.after_pivot(old.path());
     for mount in &launch.mounts {
-        volume(old.path(), mount)?;
+        volume(&mut layers, mount)?;
     }
     old.remove()?;
     if launch.read_only_root {
         set_read_only(Path::new("/"))?;
+        // What a volume hides is not what is found at its path.
+        let visible = |path: &&Path| launch.mounts.iter().all(|mount| mount.target != **path);
+        layers.made().filter(visible).try_for_each(set_read_only)?;
     }
     Ok(())
 }
 
 const SEALED: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
-/// File systems that can be the lower half of an overlay.
-const OVERLAID: [&str; 8] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "overlay", "zfs"];
-
-/// Shows `lower` at `target`, writable, with the changes in memory.
-fn layer(stage: &Path, n: usize, lower: &Path, target: &Path) -> io::Result<()> {
-    let (upper, work) = (stage.join(format!("upper{n}")), stage.join(format!("work{n}")));
-    fs::create_dir(&upper)?;
-    fs::create_dir(&work)?;
-    // The merged directory takes its owner and mode from the upper one.
-    fs::set_permissions(&upper, fs::metadata(lower)?.permissions())?;
-    overlay(lower, &upper, &work, target)
-}
-
-/// This machine's files without an overlay: every entry of `/` and of `/etc` by itself, so that those directories can hold
-/// the container's own.
-fn read_only_view(root: &Path) -> io::Result<()> {
-    tmpfs(root, "mode=755")?;
-    show_entries(Path::new("/"), root, |name| OWN.contains(&name) || name == "etc")?;
-    let etc = root.join("etc");
-    fs::create_dir(&etc)?;
-    show_entries(Path::new("/etc"), &etc, |name| {
-        matches!(name, "hosts" | "hostname" | "resolv.conf" | "nsswitch.conf")
-    })
-}
-
-fn show_entries(from: &Path, to: &Path, hidden: impl Fn(&str) -> bool) -> io::Result<()> {
-    for entry in fs::read_dir(from)?.flatten() {
-        if entry.file_name().to_str().is_none_or(&hidden) {
-            continue;
+/// What belongs to root on this machine and is written to as a matter of course: the container's user is called root, and is not.
+fn own_for_the_one_user(root: &Path) -> io::Result<()> {
+    for (name, mode) in [("root", "mode=700"), ("var/tmp", "mode=1777")] {
+        let dir = root.join(name);
+        if dir.is_dir() {
+            tmpfs(&dir, mode)?;
         }
-        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
-        if kind.is_symlink() {
-            symlink(fs::read_link(entry.path())?, target)?;
-            continue;
-        }
-        if kind.is_dir() {
-            fs::create_dir(&target)?;
-        } else if kind.is_file() {
-            fs::write(&target, "")?;
-        } else {
-            continue;
-        }
-        bind(&entry.path(), &target, true)?;
     }
     Ok(())
-}
-
-/// The mount points to show, outer ones first, with their file systems' types.
-fn shown_mounts(mountinfo: &str, stage: &Path) -> Vec<(PathBuf, String)> {
-    let state = stage.parent().unwrap_or(stage);
-    let mut found = BTreeMap::new();
-    for line in mountinfo.lines() {
-        let Some((left, right)) = line.split_once(" - ") else { continue };
-        let (Some(point), Some(kind)) = (left.split(' ').nth(4), right.split(' ').next()) else { continue };
-        let point = PathBuf::from(unescape(point));
-        let own = OWN.iter().any(|own| point.starts_with(Path::new("/").join(own)));
-        if point != Path::new("/") && !own && !point.starts_with(state) && !PSEUDO.contains(&kind) {
-            // A later mount hides an earlier one of the same place.
-            found.insert(point, kind.to_string());
-        }
-    }
-    found.into_iter().collect()
-}
-
-const PSEUDO: [&str; 14] = [
-    "proc",
-    "sysfs",
-    "devtmpfs",
-    "devpts",
-    "cgroup",
-    "cgroup2",
-    "mqueue",
-    "debugfs",
-    "tracefs",
-    "securityfs",
-    "bpf",
-    "autofs",
-    "nsfs",
-    "binfmt_misc",
-];
-
-/// mountinfo writes blanks and backslashes as `\040` and the like.
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let octal = rest.get(at + 1..at + 4).and_then(|d| u8::from_str_radix(d, 8).ok());
-        match octal {
-            Some(byte) => {
-                out.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                out.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
 }
 
 /// A fresh `/proc` of the container's processes. Root without capabilities could still write the machine's settings there,
@@ -248,41 +147,17 @@ fn replace(path: &Path, content: &str) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }
 
-fn volume(old_root: &Path, mount: &VolumeMount) -> io::Result<()> {
-    let source = old_root.join(mount.source.strip_prefix("/").unwrap_or(&mount.source));
+fn volume(layers: &mut Layers, mount: &VolumeMount) -> io::Result<()> {
+    let source = layers.before_pivot(&mount.source);
     if source.is_dir() {
-        fs::create_dir_all(&mount.target)?;
+        layers.make_dir(&mount.target)?;
     } else {
         if let Some(parent) = mount.target.parent() {
-            fs::create_dir_all(parent)?;
+            layers.make_dir(parent)?;
         }
         if !mount.target.exists() {
-            fs::write(&mount.target, "")?;
+            layers.make_file(&mount.target)?;
         }
     }
     bind(&source, &mount.target, mount.read_only)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn real_file_systems_are_shown_once_and_outer_ones_first() {
-        let info = "\
-22 1 8:1 / / rw - ext4 /dev/sda1 rw
-23 22 0:5 / /dev rw - devtmpfs dev rw
-24 22 8:2 / /home/a\\040b rw - ext4 /dev/sda2 rw
-25 24 8:3 / /home rw - xfs /dev/sdb rw
-26 22 0:20 / /run rw - tmpfs tmpfs rw
-27 22 0:21 / /srv/x/pods rw - tmpfs tmpfs rw
-28 22 8:4 / /etc/hosts rw - ext4 /dev/sda1 rw
-29 22 0:22 / /home rw shared:3 - btrfs /dev/sdc rw
-";
-        let shown: Vec<String> = shown_mounts(info, Path::new("/srv/x/stage"))
-            .into_iter()
-            .map(|(p, k)| format!("{} {k}", p.display()))
-            .collect();
-        assert_eq!(shown, ["/etc/hosts ext4", "/home btrfs", "/home/a b ext4"]);
-    }
 }

@@ -1,6 +1,9 @@
 //! A pod's address, network namespace and link to the node.
 
-use crate::network::{GATEWAY, Network};
+use crate::{
+    network::{GATEWAY, Network},
+    rights::Rights,
+};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
@@ -17,6 +20,7 @@ use weft_net::{
 #[derive(Debug)]
 pub(crate) struct Sandboxes {
     network: Network,
+    rights: Rights,
     node: Mutex<RouteSocket>,
     addresses: Mutex<Addresses>,
 }
@@ -58,14 +62,19 @@ impl Drop for Sandbox {
     }
 }
 
-/// Settings of a pod's network namespace: any port may be bound and any user may ping, as in a container runtime.
-const SYSCTLS: [(&str, &str); 2] =
-    [("ipv4/ip_unprivileged_port_start", "0"), ("ipv4/ping_group_range", "0 2147483647")];
+/// Settings of a pod's network namespace: any port may be bound and any user that there is may ping, as in a container runtime.
+fn sysctls(rights: Rights) -> [(&'static str, &'static str); 2] {
+    let groups = match rights {
+        Rights::Root => "0 2147483647",
+        Rights::User => "0 0",
+    };
+    [("ipv4/ip_unprivileged_port_start", "0"), ("ipv4/ping_group_range", groups)]
+}
 
 impl Sandboxes {
     /// `node` is a socket of the node's network namespace.
-    pub(crate) fn new(network: Network, node: RouteSocket) -> Self {
-        Sandboxes { network, node: Mutex::new(node), addresses: Mutex::default() }
+    pub(crate) fn new(network: Network, rights: Rights, node: RouteSocket) -> Self {
+        Sandboxes { network, rights, node: Mutex::new(node), addresses: Mutex::default() }
     }
 
     /// Makes a sandbox. Blocks for about a millisecond.
@@ -77,7 +86,7 @@ impl Sandboxes {
     }
 
     fn build(self: &Arc<Self>, ip: Ipv4Addr, hostname: &str) -> Result<Sandbox, Fault> {
-        let (namespaces, mut sockets) = PodNamespaces::create(hostname, &SYSCTLS)?;
+        let (namespaces, mut sockets) = PodNamespaces::create(hostname, &sysctls(self.rights))?;
         let [_, b, c, d] = ip.octets();
         let link = format!("pod{c}-{d}");
         {

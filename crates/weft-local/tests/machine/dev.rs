@@ -1,12 +1,14 @@
 //! A machine to try things on by hand.
 
 use super::lab;
-use std::{path::Path, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
+use weft_local::state::place::root_of;
 
 pub(crate) fn up(files: &[&str]) -> ExitCode {
     super::super::tracing_to_stderr();
-    let root = std::env::var("WEFT_STATE").unwrap_or_else(|_| "/run/weft".into());
-    let mesh = lab::start("dev", Path::new(&root));
+    let root = std::env::var_os("WEFT_STATE").map(PathBuf::from);
+    let root = root.unwrap_or_else(|| root_of("dev").expect("a place for its state"));
+    let mesh = lab::start("dev", &root);
     println!("{:#?}", mesh.info());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

@@ -12,6 +12,7 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
+use weft_fault::Code;
 use weft_local::up::{Mesh, UpConfig};
 
 /// Nothing on this machine takes longer, however busy it is.
@@ -21,11 +22,15 @@ pub(crate) fn start(name: &str, root: &Path) -> Mesh {
     start_if_allowed(name, root).expect("a machine that allows namespaces")
 }
 
-/// `None` where root may not make namespaces.
+/// `None` where the kernel allows no namespaces.
 pub(crate) fn start_if_allowed(name: &str, root: &Path) -> Option<Mesh> {
     let config = UpConfig { name: name.into(), state_root: root.into(), ..UpConfig::default() };
     match Mesh::start(&config) {
         Ok(mesh) => Some(mesh),
+        Err(fault) if fault.code() == Code::NamespacesRefused => {
+            eprintln!("{fault:?}");
+            None
+        }
         Err(fault) if format!("{fault:?}").contains("Operation not permitted") => None,
         Err(fault) => {
             let log = std::fs::read_to_string(root.join(name).join("supervisor.log")).unwrap_or_default();

@@ -2,7 +2,8 @@
 
 use crate::borrowed::Brought;
 use anyhow::Result;
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
+use weft_local::state::place::root_of;
 
 /// End the mesh that runs on this machine, and remove whatever it left
 #[derive(clap::Args, Debug)]
@@ -25,7 +26,7 @@ impl Down {
                 refused = brought.take_out(&self.mesh).await.err();
                 Ok(ExitCode::SUCCESS)
             })?;
-            weft_local::up::down(Path::new(weft_local::state::ROOT), &self.mesh)?;
+            weft_local::up::down(&root_of(&self.mesh)?, &self.mesh)?;
             if let Some(error) = refused {
                 return Err(
                     error.context("the mesh has ended, but not everything of it was taken out of the API")
@@ -34,7 +35,7 @@ impl Down {
             println!("{} is down, nothing is left but CustomResourceDefinitions", self.mesh);
             return Ok(());
         }
-        weft_local::up::down(Path::new(weft_local::state::ROOT), &self.mesh)?;
+        weft_local::up::down(&root_of(&self.mesh)?, &self.mesh)?;
         println!("{} is down, nothing is left", self.mesh);
         Ok(())
     }

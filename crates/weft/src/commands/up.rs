@@ -17,7 +17,7 @@ use owo_colors::OwoColorize as _;
 use std::{
     collections::BTreeMap,
     io::{IsTerminal as _, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -30,7 +30,7 @@ use weft_fault::{Code, Fault};
 use weft_local::{
     external::External,
     network::Asked,
-    state::ROOT,
+    state::place::root_of,
     up::{Mesh, MeshInfo, UpConfig, down, start_detached},
 };
 
@@ -41,17 +41,21 @@ const CONTROLLER_DEADLINE: Duration = Duration::from_secs(60);
 /// What running containers get at the end, beside their own grace period.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Run Kubernetes manifests as a meshed cluster on this machine (as root)
+/// Run Kubernetes manifests as a meshed cluster on this machine
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Containers need a `command`: they run as processes of this machine, each pod in a network namespace of its own.
 Pods are meshed where `linkerd.io/inject: enabled` stands on them or on their namespace.
 
+It needs no root. Without, containers run as you (`runAsUser` and the like are refused), write what you may write,
+and the mesh is reached from here by `weft exec` and `kubectl port-forward`; as root, by pods' and services' addresses
+too. Each user has meshes of its own.
+
 Examples:
   weft up examples/shop                 start, show traffic until Ctrl-C, leave nothing behind
   weft up --detach shop.yaml extra/     start in the background; `weft down` ends it
-  weft up --name east --peer west east/ a second mesh, whose pods reach those of `weft up --name west`
-  export KUBECONFIG=/run/weft/weft/kubeconfig; kubectl get pods -A"
+  weft up --name east --peer west east/ a second mesh, whose pods reach those of `weft up --name west` (as root)
+  export KUBECONFIG=…; kubectl get pods -A     with the file that `weft up` names when all is ready"
 )]
 pub(crate) struct Up {
     /// Files and folders with manifests.
@@ -60,10 +64,11 @@ pub(crate) struct Up {
     /// Leave it running in the background once everything is ready.
     #[arg(short, long)]
     detach: bool,
-    /// Name of the mesh; its state is kept in /run/weft/NAME.
+    /// Name of the mesh. Its state is kept in $XDG_RUNTIME_DIR/weft/NAME or /tmp/weft-UID/NAME, root's in /run/weft/NAME.
     #[arg(long = "name", alias = "mesh", default_value = "weft", value_name = "NAME", value_parser = mesh_name)]
     mesh: String,
-    /// Route between the pods of this mesh and those of another on this machine, as soon as both run; may be repeated.
+    /// Route between the pods of this mesh and those of another on this machine, as soon as both run; may be repeated. Needs
+    /// root.
     #[arg(long, value_name = "NAME", value_parser = mesh_name)]
     peer: Vec<String>,
     /// Range of pods' addresses, a /16; the first free one from 10.77.0.0/16 on without it.
@@ -78,7 +83,7 @@ pub(crate) struct Up {
     /// Port of the Kubernetes API on 127.0.0.1; a free one without it.
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     api_port: u16,
-    /// Join the cluster of this kubeconfig as a node, instead of an API in memory. Its API server must be on this machine.
+    /// Join the cluster of this kubeconfig as a node, instead of an API in memory. Its API server must be on this machine. Needs root.
     #[arg(long, value_name = "FILE", conflicts_with = "api_port")]
     kubeconfig: Option<PathBuf>,
     /// Trust anchors to use instead of new ones (PEM).
@@ -113,6 +118,7 @@ impl Up {
         let (external, brought) = self.external(&documents)?.unzip();
         let config = UpConfig {
             name: self.mesh.clone(),
+            state_root: root_of(&self.mesh)?,
             api_port: self.api_port,
             ranges: Asked {
                 pods: self.pod_cidr.map(|range| range.trunc()),
@@ -125,7 +131,6 @@ impl Up {
                 self.issuer.as_deref(),
                 &self.proxy_log_level,
             )?)?,
-            ..UpConfig::default()
         };
         if self.detach {
             let info = start_detached(&config)?;
@@ -162,7 +167,7 @@ impl Up {
             other => {
                 anstream::eprintln!("ending the mesh again …");
                 take_out(&self.mesh).await;
-                down(Path::new(ROOT), &self.mesh)?;
+                down(&root_of(&self.mesh)?, &self.mesh)?;
                 return other.map(|_| ExitCode::from(1));
             }
         };

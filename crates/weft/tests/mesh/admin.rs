@@ -1,6 +1,9 @@
 //! Who may read the proxies' admin port: by default everybody, also where the default is to deny; with a Server, whom it lets.
 
-use crate::harness::{TestMesh, load, shown};
+use crate::{
+    harness::{TestMesh, load, shown},
+    who::Who,
+};
 
 const YAML: &str = r#"
 apiVersion: v1
@@ -25,8 +28,20 @@ spec: {podSelector: {matchLabels: {app: closed}}, port: linkerd-admin, proxyProt
 
 #[test]
 fn a_server_closes_the_admin_port_and_a_default_does_not() {
-    // Both pods become ready: their proxies' probes pass.
-    let Some(mesh) = TestMesh::up("admin", YAML) else { return };
+    if let Some(mesh) = TestMesh::up("admin", YAML) {
+        read_admin_ports(&mesh);
+    }
+}
+
+#[test]
+fn a_server_closes_the_admin_port_and_a_default_does_not_without_root() {
+    if let Some(mesh) = TestMesh::up_as(Who::Ordinary, "admin-user", YAML) {
+        read_admin_ports(&mesh);
+    }
+}
+
+/// Both pods have become ready: their proxies' probes pass.
+fn read_admin_ports(mesh: &TestMesh) {
     let ask = |from: &str, to: &str| {
         let pod = mesh.get(&format!("/api/v1/namespaces/guarded/pods/{to}"));
         let url = format!("http://{}:4191/metrics", pod["status"]["podIP"].as_str().expect("an address"));

@@ -1,9 +1,10 @@
 //! A mesh of one test: started from manifests, ended when dropped.
 
+use crate::who::{User, Who};
 use std::{
     fs,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    path::PathBuf,
+    process::{Command, Output},
     sync::{Mutex, MutexGuard, PoisonError},
     thread::sleep,
     time::{Duration, Instant},
@@ -17,45 +18,58 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct TestMesh {
     pub(crate) name: String,
-    _folder: Option<tempfile::TempDir>,
+    pub(crate) user: User,
+    folder: Option<tempfile::TempDir>,
     _turn: MutexGuard<'static, ()>,
-}
-
-/// Why no mesh can run here, if so.
-pub(crate) fn impossible() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root".into());
-    }
-    // The same step that the supervisor takes first.
-    let probe = Command::new("unshare").args(["--net", "--pid", "--fork", "--mount", "true"]).output();
-    match probe {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_string()),
-        Err(error) => Some(format!("unshare: {error}")),
-    }
 }
 
 impl TestMesh {
     /// Starts a mesh from YAML text and waits until every pod is ready. `None`: skipped, and said so.
     pub(crate) fn up(name: &str, yaml: &str) -> Option<TestMesh> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = folder.path().join("mesh.yaml");
-        fs::write(&file, yaml).expect("the manifest");
-        Self::up_with(name, &[&file.display().to_string()], Some(folder))
+        Self::up_as(Who::Tester, name, yaml)
+    }
+
+    /// The same as somebody else.
+    pub(crate) fn up_as(who: Who, name: &str, yaml: &str) -> Option<TestMesh> {
+        let mut mesh = Self::prepare(who, name)?;
+        let file = mesh.file("mesh.yaml", yaml);
+        Some(mesh.start(&[&file]))
     }
 
     /// The same with any arguments of `weft up`.
     pub(crate) fn up_with(name: &str, args: &[&str], folder: Option<tempfile::TempDir>) -> Option<TestMesh> {
+        let mut mesh = Self::prepare(Who::Tester, name)?;
+        mesh.folder = folder;
+        Some(mesh.start(args))
+    }
+
+    /// One that is not started: its turn, its name and its user.
+    pub(crate) fn prepare(who: Who, name: &str) -> Option<TestMesh> {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = impossible() {
-            eprintln!("SKIPPED: {name}: {why}");
-            return None;
-        }
+        let user = match User::new(who) {
+            Ok(user) => user,
+            Err(why) => {
+                eprintln!("SKIPPED: {name}: {why}");
+                return None;
+            }
+        };
         let name = format!("t{}-{name}", std::process::id());
-        let mesh = TestMesh { name, _folder: folder, _turn: turn };
-        let started = mesh.weft(&[&["up", "--detach"], args].concat());
-        assert!(started.status.success(), "weft up: {}\n{}", shown(&started), mesh.supervisor_log());
-        Some(mesh)
+        Some(TestMesh { name, user, folder: None, _turn: turn })
+    }
+
+    /// Writes a file that the mesh's user can read; its path.
+    pub(crate) fn file(&mut self, name: &str, text: &str) -> String {
+        let folder = self.folder.get_or_insert_with(|| self.user.folder());
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a file");
+        self.user.give(&path);
+        path.display().to_string()
+    }
+
+    pub(crate) fn start(self, args: &[&str]) -> TestMesh {
+        let started = self.weft(&[&["up", "--detach"], args].concat());
+        assert!(started.status.success(), "weft up: {}\n{}", shown(&started), self.supervisor_log());
+        self
     }
 
     /// Runs `weft ARGS --name NAME`.
@@ -65,10 +79,10 @@ impl TestMesh {
 
     /// The same, to be started by the caller.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        let mut command = self.user.command(None);
         // `weft exec NAME -- CMD`: what follows the dashes is the command's.
         let split = args.iter().position(|a| *a == "--").unwrap_or(args.len());
-        command.args(&args[..split]).args(["--name", &self.name]).args(&args[split..]).stdin(Stdio::null());
+        command.args(&args[..split]).args(["--name", &self.name]).args(&args[split..]);
         command
     }
 
@@ -131,7 +145,7 @@ impl TestMesh {
     }
 
     pub(crate) fn state(&self) -> PathBuf {
-        Path::new("/run/weft").join(&self.name)
+        self.user.state_root().join(&self.name)
     }
 
     fn supervisor_log(&self) -> String {

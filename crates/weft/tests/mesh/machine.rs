@@ -141,9 +141,14 @@ fn a_machine_joins_by_a_token_and_is_held_to_policy() {
     let token = mesh.ok(&["external-workload", "token", "vm", "-n", "fleet"]);
     let redirect =
         env.lines().find_map(|line| line.strip_prefix("# First, as root: ")).expect("the redirect");
+    // Without root there is no other user; the mark in its environment tells the proxy's connections apart.
+    let own_user = match mesh.user.is_rootless() {
+        true => "exec",
+        false => "exec setpriv --reuid 2102 --regid 2102 --clear-groups",
+    };
     let script = format!(
         "set -e\n{redirect}\nprintf '%s\\n' '{}' > /etc/weft-vm/token\nset -a\n{env}\nset +a\n\
-         exec setpriv --reuid 2102 --regid 2102 --clear-groups weft proxy",
+         {own_user} weft proxy",
         token.trim()
     );
     let mut command = mesh.command(&["exec", "-n", "fleet", "vm", "--", "sh", "-c", &script]);

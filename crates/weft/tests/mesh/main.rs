@@ -1,6 +1,7 @@
 //! Whole meshes: `weft up` with real processes, real redirects and real TLS. One file per capability.
 //!
-//! They need root and network namespaces; where these are impossible each test says SKIPPED and why.
+//! As root, they are root's meshes, and some are an ordinary user's besides; as another user, all are that user's. They need
+//! namespaces; where these are impossible each test says SKIPPED and why.
 
 mod admin;
 #[path = "../../../weft-control/tests/support/cluster.rs"]
@@ -13,5 +14,7 @@ mod leftovers;
 mod machine;
 mod pods;
 mod restarts;
+mod rootless;
 mod rotation;
 mod shop;
+mod who;

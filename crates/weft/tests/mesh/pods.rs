@@ -1,6 +1,9 @@
 //! Pods behave as on Kubernetes: environment, volumes, probes, init containers, logs, exec, names and addresses.
 
-use crate::harness::{TestMesh, load, shown};
+use crate::{
+    harness::{TestMesh, load, shown},
+    who::Who,
+};
 
 const YAML: &str = r#"
 apiVersion: v1
@@ -79,7 +82,19 @@ spec:
 
 #[test]
 fn pods_behave_as_on_kubernetes() {
-    let Some(mesh) = TestMesh::up("pods", YAML) else { return };
+    if let Some(mesh) = TestMesh::up("pods", YAML) {
+        behave(&mesh);
+    }
+}
+
+#[test]
+fn pods_behave_as_on_kubernetes_without_root() {
+    if let Some(mesh) = TestMesh::up_as(Who::Ordinary, "pods-user", YAML) {
+        behave(&mesh);
+    }
+}
+
+fn behave(mesh: &TestMesh) {
     let sh = |script: &str| mesh.ok(&["exec", "-n", "kinds", "all", "--", "sh", "-c", script]);
 
     // Environment and volumes.
@@ -130,7 +145,10 @@ fn pods_behave_as_on_kubernetes() {
     call("all", &format!("http://{}:8080/", plain_ip.trim()));
     call("plain", "http://server/");
 
-    // The host calls a meshed pod by its service's address.
+    // The host calls a meshed pod by its service's address, if root has made a way there.
+    if mesh.user.is_rootless() {
+        return;
+    }
     let cluster_ip = mesh.ok(&["exec", "-n", "kinds", "all", "--", "getent", "ahostsv4", "server"]);
     let cluster_ip = cluster_ip.split_whitespace().next().expect("an address").to_string();
     let host = std::process::Command::new(env!("CARGO_BIN_EXE_weft"))
