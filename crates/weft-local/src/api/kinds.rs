@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::meta;
+use super::rules::Rules;
 
 /// What is known of a built-in kind by its type.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +60,8 @@ pub struct Kind {
     pub deprecated: Option<String>,
     /// Fields beside name and namespace that a field selector may use.
     pub selectable: Vec<String>,
+    /// Of custom kinds.
+    pub rules: Arc<Rules>,
     pub form: Form,
 }
 
@@ -322,6 +325,7 @@ fn from_row(row: Row) -> Kind {
         scale: traits.scale,
         generation: traits.generation,
         selectable: strings(selectable),
+        rules: Arc::default(),
         form: Form::BuiltIn(typed),
     }
 }
@@ -387,6 +391,7 @@ fn from_definition(definition: &Value) -> Vec<Arc<Kind>> {
                 renamed: &[],
                 deprecated: deprecated(version),
                 selectable: selectable.collect(),
+                rules: Arc::new(Rules::of(&version["schema"]["openAPIV3Schema"])),
                 form: Form::Custom(Arc::new(version.clone())),
             })
         })

@@ -1,17 +1,25 @@
-//! `matchConditions` of webhooks: the few expressions that this API can evaluate.
+//! `matchConditions` of webhooks, which are expressions in CEL.
 //!
-//! A real server evaluates CEL. Here it is one comparison of a label or an annotation, perhaps negated, which is what
-//! the mesh's own webhooks use; a configuration with any other expression is refused when it is written.
+//! Two forms are evaluated: a comparison of a label or an annotation that may be absent, which is what the mesh's own webhooks
+//! use and what the library for CEL has no syntax for; and any other expression about the object alone. A configuration
+//! with another expression is refused when it is written.
 
+use std::collections::HashMap;
+
+use kube_cel::KubeCelExt;
+use kube_cel::cel::{self, Context, Program};
 use serde_json::Value;
 
 use super::error::FieldError;
-use super::meta;
+use super::{meta, rules};
 
 /// What of CEL is understood, for the refusal.
-const UNDERSTOOD: &str = "unsupported by this API, which evaluates only \
+const UNDERSTOOD: &str = "unsupported by this API, which evaluates CEL about `object` without optional fields, and \
     object.metadata.?annotations[?'KEY'].orValue('') (or ?labels) with == 'VALUE', != 'VALUE' or in ['VALUE', …], \
     perhaps as !(…)";
+
+/// Variables of a real server that are not given here.
+const NOT_GIVEN: [&str; 6] = ["oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
 
 /// An expression that can be evaluated.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,9 +39,68 @@ struct Condition<'e> {
 /// Whether all conditions of a webhook hold; of a deleted object, as it was.
 pub(super) fn hold(hook: &Value, object: &Value) -> bool {
     meta::items(hook, "/matchConditions").iter().all(|condition| {
-        // Everything in the store was accepted by `validate`.
-        Condition::parse(meta::text(condition, "/expression")).is_none_or(|condition| condition.holds(object))
+        let expression = meta::text(condition, "/expression");
+        match Condition::parse(expression) {
+            Some(condition) => condition.holds(object),
+            None => evaluate(hook, expression, object),
+        }
     })
+}
+
+/// Whether an expression is CEL about the object alone.
+fn is_about_the_object(expression: &str) -> bool {
+    let Ok(program) = Program::compile(expression) else { return false };
+    // An object of any size would be too large for it.
+    if !rules::affordable(rules::loops(expression), &Value::Null) {
+        return false;
+    }
+    let named = program.references();
+    !NOT_GIVEN.iter().any(|variable| named.has_variable(variable))
+}
+
+/// Evaluates an expression that `validate` has accepted. One that fails counts as the webhook itself would if it failed: it
+/// is asked, or else passed over.
+fn evaluate(hook: &Value, expression: &str, object: &Value) -> bool {
+    match result(expression, object) {
+        Ok(holds) => holds,
+        Err(why) => {
+            tracing::debug!(expression, why, "a match condition could not be evaluated");
+            hook["failurePolicy"] != "Ignore"
+        }
+    }
+}
+
+fn result(expression: &str, object: &Value) -> Result<bool, String> {
+    if !rules::affordable(rules::loops(expression), object) {
+        return Err("the object is too large for it".to_owned());
+    }
+    let program = Program::compile(expression).map_err(|e| e.to_string())?;
+    let mut context = Context::default().with_all();
+    context.add_variable_from_value("object", to_cel(object));
+    match program.execute(&context) {
+        Ok(cel::Value::Bool(holds)) => Ok(holds),
+        Ok(other) => Err(format!("it is no truth value: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// JSON as CEL has it. Whole numbers are all of one type.
+fn to_cel(value: &Value) -> cel::Value {
+    match value {
+        Value::Null => cel::Value::Null,
+        Value::Bool(truth) => cel::Value::Bool(*truth),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => cel::Value::Int(number),
+            None => cel::Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => text.as_str().into(),
+        Value::Array(list) => list.iter().map(to_cel).collect::<Vec<_>>().into(),
+        Value::Object(map) => {
+            let map: HashMap<String, cel::Value> =
+                map.iter().map(|(key, value)| (key.clone(), to_cel(value))).collect();
+            map.into()
+        }
+    }
 }
 
 /// What is wrong with the conditions of a configuration's webhooks.
@@ -45,7 +112,7 @@ pub(super) fn validate(configuration: &Value, errors: &mut Vec<FieldError>) {
             if meta::text(condition, "/name").is_empty() {
                 errors.push(FieldError::required(format!("{at}.name"), ""));
             }
-            if Condition::parse(expression).is_none() {
+            if Condition::parse(expression).is_none() && !is_about_the_object(expression) {
                 errors.push(FieldError::invalid(format!("{at}.expression"), expression, UNDERSTOOD));
             }
         }
@@ -130,12 +197,34 @@ mod tests {
     }
 
     #[test]
+    fn other_expressions_about_the_object_are_evaluated() {
+        let holds = |expression: &str, policy: &str| {
+            let hook = json!({ "failurePolicy": policy, "matchConditions": [{ "name": "n", "expression": expression }] });
+            let mut errors = Vec::new();
+            validate(&json!({ "webhooks": [hook] }), &mut errors);
+            assert!(errors.is_empty(), "{expression}: {errors:?}");
+            [object("x"), json!({ "metadata": { "name": "a" } })].map(|object| hold(&hook, &object))
+        };
+        let has = "!(has(object.metadata.annotations) && 'a/b' in object.metadata.annotations)";
+        assert_eq!(holds(has, "Fail"), [false, true]);
+        assert_eq!(holds("true", "Fail"), [true, true]);
+        assert_eq!(holds("object.metadata.?labels[?'x'].orValue('') == ''", "Fail"), [true, true]);
+        let typed = json!({ "spec": { "replicas": 3, "list": [1, null, "a"] } });
+        assert_eq!(result("object.spec.replicas + 1 > 3 && object.spec.list.size() == 3", &typed), Ok(true));
+        assert!(result("object.spec.list", &typed).is_err());
+        // Without the field, the expression fails: then the policy of the webhook counts.
+        let fails = "object.metadata.annotations['a/b'] == 'x'";
+        assert_eq!(holds(fails, "Fail"), [true, true]);
+        assert_eq!(holds(fails, "Ignore"), [true, false]);
+    }
+
+    #[test]
     fn anything_else_is_refused_and_the_refusal_says_what_is_not() {
         for expression in [
             "",
-            "true",
             "request.name == 'x'",
-            "object.metadata.name == 'x'",
+            "oldObject == null || object.metadata.name == 'x'",
+            "object.metadata.name ==",
             "object.metadata.?annotations[?'a'].orValue('') == 'x' || true",
             "object.metadata.?annotations[?'a'].orValue('') == 'x\\'",
             "object.metadata.?finalizers[?'a'].orValue('') == 'x'",

@@ -34,6 +34,7 @@ pub mod read;
 mod request;
 mod respond;
 mod reviews;
+pub mod rules;
 mod schema;
 mod server;
 mod shape;

@@ -1,6 +1,4 @@
-//! Structural schemas of custom resources: pruning, defaults, validation.
-//!
-//! Rules in CEL (`x-kubernetes-validations`) are stored and served but not evaluated.
+//! Structural schemas of custom resources: pruning, defaults, validation. Rules in CEL are in `rules`.
 
 use serde_json::{Map, Value, json};
 

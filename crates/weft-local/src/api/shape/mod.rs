@@ -257,6 +257,10 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
     if let Some(schema) = kind.schema() {
         schema::validate(schema, object, &mut errors);
         check_scale(kind, object, &mut errors);
+        // Rules may rely on what the schema says.
+        if errors.is_empty() {
+            kind.rules.check(object, old, &mut errors);
+        }
         return errors;
     }
     match kind.plural.as_str() {
