@@ -22,6 +22,10 @@ const LOG_LENGTH: usize = 20_000;
 const LOG_AGE: Duration = Duration::from_secs(300);
 const ALWAYS_KEPT: usize = 1_000;
 
+/// Older ones than the latest so many are kept as text: as a tree, a pod takes fifteen times as much memory, most of it for
+/// its field managers, and only who fell behind asks for it again.
+const AS_TREES: usize = 128;
+
 /// The revision of an empty store. A low number that a client made up is thus a forgotten one, as on a real server,
 /// which has a history by the time that it answers.
 const FIRST: u64 = 100;
@@ -62,13 +66,61 @@ pub struct TooOld;
 /// Namespace (empty for cluster resources) and name.
 type Key = (String, String);
 
+/// A change as the log keeps it.
+#[derive(Debug)]
+struct Entry {
+    at: Instant,
+    revision: u64,
+    resource: Arc<str>,
+    key: Key,
+    happened: Happened,
+    object: Body,
+    previous: Option<Body>,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Tree(Arc<Value>),
+    Text(Arc<[u8]>),
+}
+
+impl Body {
+    fn tree(&self) -> Arc<Value> {
+        match self {
+            Body::Tree(tree) => tree.clone(),
+            Body::Text(text) => Arc::new(serde_json::from_slice(text).expect("`text` wrote it")),
+        }
+    }
+
+    fn text(&self) -> Arc<[u8]> {
+        match self {
+            Body::Tree(tree) => {
+                serde_json::to_vec(&**tree).expect("a tree has nothing that JSON lacks").into()
+            }
+            Body::Text(text) => text.clone(),
+        }
+    }
+}
+
+impl Entry {
+    fn change(&self) -> Change {
+        Change {
+            revision: self.revision,
+            resource: self.resource.clone(),
+            happened: self.happened,
+            object: self.object.tree(),
+            previous: self.previous.as_ref().map(Body::tree),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct State {
     revision: u64,
     objects: HashMap<Arc<str>, BTreeMap<Key, Arc<Value>>>,
-    log: VecDeque<Change>,
-    /// When each of the log's changes was made.
-    times: VecDeque<Instant>,
+    log: VecDeque<Entry>,
+    /// The text of each object's last change that is kept as text. The next one's `previous` is the same.
+    texts: HashMap<(Arc<str>, Key), Arc<[u8]>>,
     /// Revisions up to this one are no longer in the log.
     forgotten: u64,
 }
@@ -81,17 +133,39 @@ pub struct Store {
 }
 
 impl State {
+    fn remember(&mut self, entry: Entry) {
+        let now = entry.at;
+        self.log.push_back(entry);
+        // Every entry comes to this place once.
+        if let Some(index) = self.log.len().checked_sub(AS_TREES + 1) {
+            self.keep_as_text(index);
+        }
+        self.forget(now);
+    }
+
+    fn keep_as_text(&mut self, index: usize) {
+        let entry = &mut self.log[index];
+        let of = (entry.resource.clone(), entry.key.clone());
+        let text = entry.object.text();
+        let before = match entry.happened {
+            Happened::Deleted => self.texts.remove(&of),
+            Happened::Added | Happened::Modified => self.texts.insert(of, text.clone()),
+        };
+        entry.object = Body::Text(text);
+        if let Some(previous) = &entry.previous {
+            entry.previous = Some(Body::Text(before.unwrap_or_else(|| previous.text())));
+        }
+    }
+
     /// Drops what is beyond the log's length or age.
     fn forget(&mut self, now: Instant) {
-        while let Some(oldest) = self.times.front() {
-            let old = self.log.len() > ALWAYS_KEPT && now.duration_since(*oldest) > LOG_AGE;
+        while let Some(oldest) = self.log.front() {
+            let old = self.log.len() > ALWAYS_KEPT && now.duration_since(oldest.at) > LOG_AGE;
             if !old && self.log.len() <= LOG_LENGTH {
                 return;
             }
-            self.times.pop_front();
-            if let Some(change) = self.log.pop_front() {
-                self.forgotten = change.revision;
-            }
+            self.forgotten = oldest.revision;
+            self.log.pop_front();
         }
     }
 }
@@ -102,7 +176,7 @@ impl Default for Store {
             revision: FIRST,
             objects: HashMap::new(),
             log: VecDeque::new(),
-            times: VecDeque::new(),
+            texts: HashMap::new(),
             forgotten: FIRST,
         };
         Self { state: Mutex::new(state), revision: watch::Sender::new(FIRST) }
@@ -156,10 +230,9 @@ impl Store {
             if *change.resource != *resource {
                 continue;
             }
-            let key = (meta::namespace(&change.object).to_owned(), meta::name(&change.object).to_owned());
             match &change.previous {
-                Some(previous) => objects.insert(key, previous.clone()),
-                None => objects.remove(&key),
+                Some(previous) => objects.insert(change.key.clone(), previous.tree()),
+                None => objects.remove(&change.key),
             };
         }
         let wanted = |key: &Key| namespace.is_none_or(|namespace| key.0 == namespace);
@@ -173,8 +246,8 @@ impl Store {
             return Err(TooOld);
         }
         let from = state.log.partition_point(|change| change.revision <= revision);
-        let changes =
-            state.log.range(from..).filter(|change| *change.resource == *resource).cloned().collect();
+        let concerned = state.log.range(from..).filter(|entry| *entry.resource == *resource);
+        let changes = concerned.map(Entry::change).collect();
         Ok((changes, state.revision.max(revision)))
     }
 
@@ -185,7 +258,7 @@ impl Store {
             return Err(TooOld);
         }
         let from = state.log.partition_point(|change| change.revision <= revision);
-        Ok((state.log.range(from..).cloned().collect(), state.revision.max(revision)))
+        Ok((state.log.range(from..).map(Entry::change).collect(), state.revision.max(revision)))
     }
 
     /// The names of the resources that have objects.
@@ -239,14 +312,17 @@ impl Store {
         let objects = state.objects.entry(resource.clone()).or_default();
         let previous = match happened {
             Happened::Deleted => objects.remove(&key),
-            Happened::Added | Happened::Modified => objects.insert(key, object.clone()),
+            Happened::Added | Happened::Modified => objects.insert(key.clone(), object.clone()),
         };
-        let change =
-            Change { revision, resource: resource.clone(), happened, object: object.clone(), previous };
-        let now = Instant::now();
-        state.log.push_back(change);
-        state.times.push_back(now);
-        state.forget(now);
+        state.remember(Entry {
+            at: Instant::now(),
+            revision,
+            resource: resource.clone(),
+            key,
+            happened,
+            object: Body::Tree(object.clone()),
+            previous: previous.map(Body::Tree),
+        });
         // Sent under the lock: a receiver that sees this revision finds it in the log.
         self.revision.send_replace(revision);
         object
@@ -324,10 +400,44 @@ mod tests {
         state.forget(now);
         assert_eq!((state.log.len(), state.forgotten), (ALWAYS_KEPT + 10, FIRST));
         state.forget(now + LOG_AGE + Duration::from_secs(1));
-        assert_eq!((state.log.len(), state.times.len()), (ALWAYS_KEPT, ALWAYS_KEPT));
+        assert_eq!(state.log.len(), ALWAYS_KEPT);
         assert_eq!(state.forgotten, end - ALWAYS_KEPT as u64);
         drop(state);
         assert_eq!(store.since(&resource, FIRST).unwrap_err(), TooOld);
         assert_eq!(store.since(&resource, end - 5).unwrap().0.len(), 5);
+    }
+
+    #[test]
+    fn changes_that_are_kept_as_text_are_told_as_they_were() {
+        let store = Store::default();
+        let resource: Arc<str> = "configmaps".into();
+        let start = store.revision();
+        let mut told = vec![(Happened::Added, store.insert(&resource, config_map("a", "0")).unwrap(), None)];
+        let change = |last: &Arc<Value>, value: usize| {
+            let object = config_map("a", &value.to_string());
+            store.replace(&resource, meta::resource_version(last), object).unwrap()
+        };
+        for i in 1..2 * AS_TREES {
+            let (_, last, _) = told.last().unwrap().clone();
+            told.push((Happened::Modified, change(&last, i), Some(last)));
+        }
+        let (_, last, _) = told.last().unwrap().clone();
+        let gone = store.remove(&resource, meta::resource_version(&last), Value::clone(&last)).unwrap();
+        told.push((Happened::Deleted, gone, Some(last)));
+        for i in 0..AS_TREES {
+            store.insert(&"pods".into(), config_map(&i.to_string(), "1")).unwrap();
+        }
+
+        let (changes, _) = store.since(&resource, start).unwrap();
+        let changes: Vec<_> = changes.into_iter().map(|c| (c.happened, c.object, c.previous)).collect();
+        assert_eq!(changes, told);
+        let state = store.state.lock();
+        assert!(matches!(state.log[told.len() - 1].object, Body::Text(_)));
+        assert!(matches!(state.log.back().unwrap().object, Body::Tree(_)));
+        // Nothing is left of what is gone.
+        assert!(state.texts.is_empty(), "{:?}", state.texts);
+        drop(state);
+        let middle: u64 = meta::resource_version(&told[5].1).parse().unwrap();
+        assert_eq!(store.list_at(&resource, Some("n"), middle).unwrap(), [told[5].1.clone()]);
     }
 }
