@@ -89,10 +89,14 @@ fn definition(d: &Definition) -> Value {
         "spec": {
             "group": d.group, "scope": "Namespaced",
             "names": {"kind": d.kind, "listKind": format!("{}List", d.kind), "plural": d.plural,
-                "singular": d.kind.to_ascii_lowercase(), "shortNames": d.short},
+                "singular": d.kind.to_ascii_lowercase()},
             "versions": versions,
         },
     });
+    // An API server does not keep an empty list: whoever applied one would be in conflict with all that follow.
+    if !d.short.is_empty() {
+        object["spec"]["names"]["shortNames"] = json!(d.short);
+    }
     if d.group == GATEWAY {
         // The API server wants it said that definitions in a k8s.io group are not from upstream.
         object["metadata"]["annotations"] =

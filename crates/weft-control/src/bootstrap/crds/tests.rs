@@ -55,6 +55,7 @@ fn definitions_are_what_an_api_server_takes() {
         for version in versions {
             structural(&version["schema"]["openAPIV3Schema"], "");
         }
+        assert_ne!(spec["names"]["shortNames"], json!([]), "{name}");
         let approved = object["metadata"]["annotations"].get("api-approved.kubernetes.io").is_some();
         assert_eq!(approved, spec["group"] == GATEWAY, "{name}");
     }
