@@ -117,10 +117,14 @@ fn no_request_fails_while_controllers_are_killed() {
     const ISSUER: &str = "/api/v1/namespaces/linkerd/secrets/linkerd-identity-issuer";
     let issuer = mesh.get(ISSUER)["data"].clone();
     assert!(issuer["key.pem"].is_string(), "{issuer}");
+    // What the first request would wait for is there: where there is no controller, nobody learns of a new destination.
+    let target = "http://web:8025/healthz";
+    let first = load("busy", "client", target, &["--requests", "1", "--strict"]);
+    mesh.until(&first, |output, _| output.status.success());
     // What takes long is no failure here: the machine may have other work.
     let more = ["--rate", "100", "--connections", "8", "--requests", "2000", "--timeout", "60s", "--strict"];
     let loading = mesh
-        .command(&load("busy", "client", "http://web:8025/healthz", &more))
+        .command(&load("busy", "client", target, &more))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
