@@ -132,9 +132,16 @@ impl Channel {
         let mut bytes = vec![0; LARGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::io::retry_on_intr(|| {
-            recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
+        let mut once = || {
+            rustix::io::retry_on_intr(|| {
+                recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+            })
+        };
+        let received = match once() {
+            // The other end went without reading everything. That is told once, and before what it had said.
+            Err(rustix::io::Errno::CONNRESET) => once(),
+            received => received,
+        }?;
         if received.bytes == 0 {
             return Ok(None);
         }
@@ -151,5 +158,22 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is refused something says so and ends, and may not have read what it was told meanwhile.
+    #[test]
+    fn last_words_are_heard_of_one_who_went_without_reading() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.send(&"not read", &[]).unwrap();
+        theirs.send(&"last words", &[]).unwrap();
+        drop(theirs);
+        let (words, _) = ours.receive::<String>().unwrap().expect("a message");
+        assert_eq!(words, "last words");
+        assert!(ours.receive::<String>().unwrap().is_none());
     }
 }

@@ -52,8 +52,10 @@ fn read_admin_ports(mesh: &TestMesh) {
     let closed = ask("open", "closed");
     assert!(shown(&closed).contains("403 POL-001"), "{}", shown(&closed));
     // The command line comes without an identity. It shows what others know of the pod, and says that it could not ask it.
-    let stat = mesh.weft(&["stat", "-n", "guarded"]);
-    let text = shown(&stat);
-    assert!(stat.status.success() && text.contains("guarded/open  guarded/closed"), "{text}");
-    assert!(text.contains("forbid it: guarded/closed\n"), "{text}");
+    mesh.until(&["stat", "-n", "guarded"], |stat, _| {
+        let text = shown(stat);
+        stat.status.success()
+            && text.contains("guarded/open  guarded/closed")
+            && text.contains("forbid it: guarded/closed\n")
+    });
 }
