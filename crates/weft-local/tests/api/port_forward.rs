@@ -248,6 +248,32 @@ async fn connections_are_pairs_of_streams_in_a_tunnel() {
     assert!(closed.reason.contains("SPDY/3"), "{}", closed.reason);
 }
 
+/// A client that opens the second stream of a pair behind more data than is kept would wait for itself.
+#[tokio::test]
+async fn half_a_pair_keeps_little_and_holds_up_nobody() {
+    let cluster = with_pod().await;
+    let mut tunnel = Tunnel::open(&cluster).await;
+    let port = echo().await;
+    let text = port.to_string();
+    let headers = |kind| [("streamtype", kind), ("port", text.as_str()), ("requestid", "1")];
+    tunnel.stream(1, &headers("data")).await;
+    tunnel.accepted().await;
+    tunnel.data(1, b"early", false).await;
+    tunnel.stream(3, &headers("error")).await;
+    tunnel.accepted().await;
+    assert_eq!(tunnel.frame().await, Frame::Data(1, b"early".to_vec(), false));
+
+    let headers = |kind| [("streamtype", kind), ("port", text.as_str()), ("requestid", "2")];
+    tunnel.stream(5, &headers("data")).await;
+    tunnel.accepted().await;
+    for _ in 0..100 {
+        tunnel.data(5, b"more and more", false).await;
+    }
+    assert_eq!(tunnel.frame().await, Frame::Control(RST_STREAM, vec![0, 0, 0, 5, 0, 0, 0, 3]));
+    tunnel.data(1, b"still", false).await;
+    assert_eq!(tunnel.frame().await, Frame::Data(1, b"still".to_vec(), false));
+}
+
 #[tokio::test]
 async fn what_cannot_be_forwarded_is_refused_with_a_reason() {
     let cluster = with_pod().await;

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::forward::{self, Delivered, Output, QUEUE, Target};
+use super::forward::{self, Delivered, INPUT, Output, QUEUE, Target};
 use crate::api::error::ApiError;
 use crate::api::request::Query;
 use crate::api::websocket::{PING_EVERY, Socket, SocketError, channel, message};
@@ -45,7 +45,7 @@ pub(super) async fn serve(socket: Socket, target: Arc<Target>, ports: &[u16]) ->
         for channel in [data, data + 1] {
             forward::send(&mut sink, message(channel, &port.to_le_bytes())).await?;
         }
-        let (input, from_client) = mpsc::channel(QUEUE);
+        let (input, from_client) = mpsc::channel(INPUT);
         inputs.push(input);
         let (target, output) = (target.clone(), output.clone());
         forwards.spawn(async move {
@@ -101,7 +101,7 @@ async fn read(
         if channel % 2 == 1 || data.is_empty() {
             continue;
         }
-        if let Delivered::Stalled = forward::deliver(input, data).await {
+        if let Delivered::Stalled = forward::deliver(input, &data).await {
             if let Some(output) = output.upgrade() {
                 let _ = output.send((channel, Output::Failed(forward::stalled()))).await;
             }

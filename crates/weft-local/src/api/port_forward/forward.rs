@@ -17,8 +17,11 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use crate::api::kubelet::Kubelet;
 use crate::api::websocket::SocketError;
 
-/// How many pieces of a stream wait in each direction.
+/// How many pieces wait for the client.
 pub(super) const QUEUE: usize = 16;
+
+/// How many pieces of a client's stream wait for the pod: each stream has a queue of its own, and a session many streams.
+pub(super) const INPUT: usize = 4;
 
 /// How long the port may take to accept.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -26,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long a side that takes no bytes may hold up the others of its session, which share one connection.
 const STALL: Duration = Duration::from_secs(120);
 
-/// How much is read from a pod at once.
+/// How much is read from a pod at once, and the most that is written to it at once.
 const PIECE: usize = 32 * 1024;
 
 /// The pod.
@@ -108,21 +111,31 @@ pub(super) async fn run<T>(
     let _ = output.send(say(Output::Ended)).await;
 }
 
-/// What became of a piece of input.
+/// What became of input.
 pub(super) enum Delivered {
     Taken,
-    /// The connection is over: the piece is dropped, as on a closed pipe.
+    /// The connection is over: what is left is dropped, as on a closed pipe.
     Closed,
     Stalled,
 }
 
-/// Waits until a connection has room for a piece.
-pub(super) async fn deliver(input: &mpsc::Sender<Bytes>, data: Bytes) -> Delivered {
-    match timeout(STALL, input.send(data)).await {
-        Ok(Ok(())) => Delivered::Taken,
-        Ok(Err(_)) => Delivered::Closed,
-        Err(_) => Delivered::Stalled,
+/// Waits until a connection has room for what a client has sent.
+///
+/// Small copies are what waits: a slice of one byte would keep the whole message that it came in, which may have a megabyte.
+pub(super) async fn deliver(input: &mpsc::Sender<Bytes>, data: &[u8]) -> Delivered {
+    for piece in data.chunks(PIECE) {
+        match timeout(STALL, input.send(Bytes::copy_from_slice(piece))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Delivered::Closed,
+            Err(_) => return Delivered::Stalled,
+        }
     }
+    Delivered::Taken
+}
+
+/// Keeps what a client has sent for a connection that is not made yet; false if that is too much.
+pub(super) fn keep(input: &mpsc::Sender<Bytes>, data: &[u8]) -> bool {
+    data.chunks(PIECE).all(|piece| input.try_send(Bytes::copy_from_slice(piece)).is_ok())
 }
 
 /// Why a connection is ended that takes nothing.
@@ -149,4 +162,24 @@ pub(super) async fn close(
 ) {
     let frame = CloseFrame { code, reason: reason.into() };
     let _ = timeout(Duration::from_secs(5), sink.send(Message::Close(Some(frame)))).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a queue holds does not depend on how a client cuts its bytes, and does not keep its messages alive.
+    #[tokio::test]
+    async fn what_waits_is_small_and_owned() {
+        let message = Bytes::from(vec![7; INPUT * PIECE]);
+        let (input, mut waiting) = mpsc::channel(INPUT);
+        assert!(matches!(deliver(&input, &message).await, Delivered::Taken));
+        assert!(!keep(&input, &message[..1]), "the queue is full");
+        while let Ok(piece) = waiting.try_recv() {
+            assert!(piece.len() <= PIECE && piece.is_unique());
+        }
+        assert!(keep(&input, &message[..1]) && !keep(&input, &message));
+        drop(waiting);
+        assert!(matches!(deliver(&input, &message).await, Delivered::Closed));
+    }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, interval};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::forward::{self, Delivered, Output, QUEUE, Target};
+use super::forward::{self, Delivered, INPUT, Output, QUEUE, Target};
 use super::spdy::{Decoder, Encoder, Frame, Malformed, Reason};
 use crate::api::websocket::{PING_EVERY, Socket, SocketError};
 
@@ -195,7 +195,7 @@ impl Session {
         }
         *place = Some(stream);
         if kind == "data" {
-            let (input, waiting) = mpsc::channel(QUEUE);
+            let (input, waiting) = mpsc::channel(INPUT);
             let input = (!end).then_some(input);
             self.data.insert(stream, Data { input, waiting: Some(waiting), running: None });
         }
@@ -220,16 +220,22 @@ impl Session {
     async fn input(&mut self, stream: u32, bytes: Bytes, end: bool) {
         // Of an error stream, or of a connection that is over: nobody waits for it.
         let Some(data) = self.data.get_mut(&stream) else { return };
-        if let Some(input) = &data.input
-            && !bytes.is_empty()
-            && let Delivered::Stalled = forward::deliver(input, bytes).await
-        {
+        let taken = match (&data.input, &data.running) {
+            (None, _) => Delivered::Closed,
+            (Some(input), Some(_)) => forward::deliver(input, &bytes).await,
+            // What would complete the pair comes behind this on the same way: it cannot be waited for.
+            (Some(input), None) if forward::keep(input, &bytes) => Delivered::Taken,
+            (Some(_), None) => {
+                self.say(Outgoing::Reset(stream, Reason::Refused)).await;
+                return self.end(stream).await;
+            }
+        };
+        if let Delivered::Stalled = taken {
             if let Some(running) = &data.running {
                 let of = Streams { data: stream, error: running.error };
                 self.say(Outgoing::Forward(of, Output::Failed(forward::stalled()))).await;
             }
-            self.end(stream).await;
-            return;
+            return self.end(stream).await;
         }
         if end {
             data.input = None;
