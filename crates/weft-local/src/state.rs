@@ -47,7 +47,6 @@ impl State {
     pub fn take(root: &Path, name: &str) -> Result<Self, Fault> {
         let path = directory(root, name)?;
         let make = || -> io::Result<Option<File>> {
-            place::make_root(root)?;
             let Taken::Free(lock) = lock(root, name)? else { return Ok(None) };
             sweep(&path)?;
             DirBuilder::new().mode(0o700).create(&path)?;
@@ -112,9 +111,14 @@ pub fn end(root: &Path, name: &str, grace: Duration) -> Result<bool, Fault> {
         }
         let _held = match lock(root, name)? {
             Taken::Free(lock) => lock,
-            Taken::Held(lock) => {
-                stop_holder(&path, &lock, grace)?;
-                lock
+            Taken::Held(held) => {
+                stop_holder(&path, &lock_path(root, name), &held, grace)?;
+                drop(held);
+                // It has removed its files, and the lock with them: the next mesh of this name may be there already.
+                match lock(root, name)? {
+                    Taken::Free(lock) => lock,
+                    Taken::Held(_) => return Ok(()),
+                }
             }
         };
         sweep(&path)?;
@@ -170,8 +174,20 @@ enum Taken {
 
 fn lock(root: &Path, name: &str) -> io::Result<Taken> {
     let path = lock_path(root, name);
+    let open = || {
+        place::make_root(root)?;
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)
+    };
+    let mut patience = 1_000;
     loop {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
+        let lock = match open() {
+            // The last of the other meshes has removed the root meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && patience > 0 => {
+                patience -= 1;
+                continue;
+            }
+            opened => opened?,
+        };
         if !try_lock(&lock)? {
             return Ok(Taken::Held(lock));
         }
@@ -208,11 +224,26 @@ fn read_holder(path: &Path) -> Option<Holder> {
     serde_json::from_slice(&fs::read(path.join("holder.json")).ok()?).ok()
 }
 
-/// Ends the process that holds the lock, and waits until the lock is free.
-fn stop_holder(path: &Path, lock: &File, grace: Duration) -> io::Result<()> {
+/// The process that holds a lock, as the kernel tells. It tells nothing of processes that are not to be seen from here, and
+/// on some file systems has another number for the device.
+fn locker(path: &Path) -> Option<u32> {
+    let file = fs::metadata(path).ok()?;
+    let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", file.ino());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, "FLOCK", _, "WRITE", pid, at, ..] if at == place => pid.parse().ok().filter(|pid| *pid != 0),
+        _ => None,
+    })
+}
+
+/// Ends the process that holds the lock, and waits until the lock is free. What is written down of it may be spoilt.
+fn stop_holder(path: &Path, lock_path: &Path, lock: &File, grace: Duration) -> io::Result<()> {
     use rustix::process::Signal;
-    let holder = read_holder(path).ok_or_else(|| io::Error::other("it is held, but not known by whom"))?;
-    let process = Pidfd::open(holder.pid).ok();
+    let pid = locker(lock_path).or_else(|| read_holder(path).map(|holder| holder.pid)).ok_or_else(|| {
+        io::Error::other("it is held, but not known by whom: end the processes `weft` of this name")
+    })?;
+    let process = Pidfd::open(pid).ok();
     for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, Duration::from_secs(5))] {
         if let Some(process) = &process {
             process.signal(signal)?;
@@ -225,7 +256,7 @@ fn stop_holder(path: &Path, lock: &File, grace: Duration) -> io::Result<()> {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    Err(io::Error::other(format!("process {} does not let go of it", holder.pid)))
+    Err(io::Error::other(format!("process {pid} does not let go of it")))
 }
 
 /// Removes the files and, if it was made since this machine started, the host's link. The lock must be held.
@@ -265,6 +296,10 @@ fn bad_state(path: &Path, error: io::Error) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        io::BufRead as _,
+        process::{Command, Stdio},
+    };
 
     #[test]
     fn a_second_mesh_of_the_name_is_refused_and_leftovers_are_swept() {
@@ -285,6 +320,77 @@ mod tests {
         assert!(!path.exists() && !root.exists());
         assert!(!end(root, "test", Duration::ZERO).unwrap());
         assert!(State::take(root, "../x").is_err());
+    }
+
+    #[test]
+    fn meshes_that_come_and_go_do_not_take_the_root_from_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("weft");
+        std::thread::scope(|threads| {
+            for name in ["a", "b", "c"] {
+                let root = &root;
+                threads.spawn(move || {
+                    for _ in 0..300 {
+                        State::take(root, name).unwrap().remove().unwrap();
+                        assert!(!end(root, name, Duration::ZERO).unwrap());
+                    }
+                });
+            }
+        });
+        assert!(!root.exists());
+    }
+
+    #[test]
+    fn who_ends_a_mesh_leaves_the_next_one_of_its_name_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, lock) = (dir.path(), lock_path(dir.path(), "test"));
+        // Holds the lock until the second line, and removes it at the first, as a mesh that ends does.
+        const HOLD: &str = r#"exec 9>>"$0"; flock 9 && echo held; read one; rm "$0"; echo removed; read two"#;
+        let mut command = Command::new("sh");
+        command.args(["-c", HOLD]).arg(&lock).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = command.spawn().unwrap();
+        let (mut tell, said) = (holder.stdin.take().unwrap(), holder.stdout.take().unwrap());
+        let mut said = io::BufReader::new(said).lines();
+        if said.next().is_none_or(|line| line.unwrap() != "held") {
+            eprintln!("SKIPPED: there is no program flock");
+            holder.wait().unwrap();
+            return;
+        }
+        std::thread::scope(|threads| {
+            let ending = threads.spawn(|| end(root, "test", Duration::from_secs(60)));
+            while !is_open_here(&lock) {
+                std::thread::yield_now();
+            }
+            tell.write_all(b"\n").unwrap();
+            assert_eq!(said.next().unwrap().unwrap(), "removed");
+            let next = State::take(root, "test").unwrap();
+            drop(tell);
+            ending.join().unwrap().unwrap();
+            assert!(next.path().exists() && lock.exists());
+            next.remove().unwrap();
+        });
+        holder.wait().unwrap();
+    }
+
+    fn is_open_here(path: &Path) -> bool {
+        let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        open.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == path))
+    }
+
+    #[test]
+    fn the_holder_is_known_without_its_word() {
+        // Where the kernel and `stat` agree about the device, as under /run.
+        let memory = Path::new("/dev/shm");
+        let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = tempfile::tempdir_in(place).unwrap();
+        let root = dir.path().join("weft");
+        let state = State::take(&root, "test").unwrap();
+        state.write("holder.json", b"{").unwrap();
+        assert_eq!(locker(&lock_path(&root, "test")), Some(std::process::id()));
+        let path = lock_path(&root, "test");
+        drop(state);
+        assert_eq!(locker(&path), None);
+        assert!(end(&root, "test", Duration::ZERO).unwrap(), "what is spoilt and nobody's is swept");
     }
 
     #[test]
