@@ -24,6 +24,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Connections that are carried at a time; more wait.
 const CONNECTIONS: usize = 256;
 
+/// What a kubeconfig, or a file that it names, may have: a device has no end.
+const FILE_LIMIT: u64 = 8 << 20;
+
 /// An API server, and who we are to it.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct External {
@@ -50,12 +53,13 @@ fn unusable(path: &Path, problem: impl fmt::Display) -> Fault {
         .in_phase(Phase::Start)
         .about(format!("--kubeconfig {}", path.display()))
         .fact("problem", problem)
+        .fact("expected", "a file with which `kubectl --kubeconfig FILE get nodes` works on this machine")
 }
 
 impl External {
     /// Reads the current context of a kubeconfig, and asks its server what a mesh needs to know.
     pub async fn read(path: &Path) -> Result<External, Fault> {
-        let whole = Kubeconfig::read_from(path).map_err(|e| unusable(path, e))?;
+        let whole = whole(path).map_err(|problem| unusable(path, problem))?;
         let mut kubeconfig = alone(&whole).map_err(|problem| unusable(path, problem))?;
         let server = server(&mut kubeconfig).map_err(|problem| unusable(path, problem))?;
         let address = timeout(DEADLINE, tokio::net::lookup_host(&server)).await;
@@ -65,7 +69,10 @@ impl External {
         let config = Config::from_custom_kubeconfig(kubeconfig.clone(), &options).await;
         let config = config.map_err(|e| unusable(path, e))?;
         let client = Client::try_from(config).map_err(|e| unusable(path, e))?;
-        let services = service_range(&client).await?;
+        // Whoever gave the file knows what is in it: this is the first that is asked of its server.
+        let services = service_range(&client).await.map_err(|fault| {
+            fault.about(format!("--kubeconfig {}", path.display())).fact("server", &server)
+        })?;
         let kubeconfig = serde_json::to_string(&kubeconfig).map_err(|e| unusable(path, e))?;
         Ok(External { kubeconfig, address, services })
     }
@@ -93,17 +100,40 @@ impl External {
     }
 }
 
+/// Everything in a kubeconfig.
+fn whole(path: &Path) -> Result<Kubeconfig, String> {
+    let bytes = content(path)?;
+    if let ([0xff, 0xfe, ..] | [0xfe, 0xff, ..], 1) = (&bytes[..], bytes.len() % 2) {
+        return Err("it is UTF-16 with half a character".to_owned());
+    }
+    // What is no file, such as a pipe, can be read once.
+    let parsed = if path.is_file() {
+        Kubeconfig::read_from(path)
+    } else {
+        let text = String::from_utf8(bytes).map_err(|e| e.to_string())?;
+        Kubeconfig::from_yaml(&text)
+    };
+    parsed.map_err(|error| {
+        // What is wrong in a file may be told over several lines.
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        causes.map(|cause| cause.to_string()).collect::<Vec<_>>().join(": ")
+    })
+}
+
 /// The current context's cluster and user, with the content of the files they name.
 fn alone(whole: &Kubeconfig) -> Result<Kubeconfig, String> {
     let current = whole.current_context.as_deref().unwrap_or_default();
     let context = whole.contexts.iter().find(|c| c.name == current);
-    let context = context.ok_or("it has no current context")?;
+    let context = context.ok_or_else(|| no_context(whole, current))?;
     let inside = context.context.as_ref().ok_or("its current context is empty")?;
     let user = inside.user.as_deref().unwrap_or_default();
     let mut cluster = whole.clusters.iter().find(|c| c.name == inside.cluster).cloned();
     let mut auth = whole.auth_infos.iter().find(|a| a.name == user).cloned();
     if let Some(cluster) = cluster.as_mut().and_then(|named| named.cluster.as_mut()) {
         take_in_authority(cluster)?;
+    }
+    if auth.is_none() && !user.is_empty() {
+        return Err(format!("it has no user {user:?}, whom its current context names"));
     }
     if let Some(auth) = auth.as_mut().and_then(|named| named.auth_info.as_mut()) {
         take_in_user(auth)?;
@@ -119,13 +149,37 @@ fn alone(whole: &Kubeconfig) -> Result<Kubeconfig, String> {
     })
 }
 
-fn content(path: &str) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|e| format!("{path}: {e}"))
+fn no_context(whole: &Kubeconfig, current: &str) -> String {
+    const SHOWN: usize = 10;
+    let names: Vec<&str> = whole.contexts.iter().take(SHOWN).map(|context| context.name.as_str()).collect();
+    let choose = match names[..] {
+        [] => "there are no contexts in it at all".to_owned(),
+        _ => format!("choose one with `kubectl config use-context`: {}", names.join(", ")),
+    };
+    match current {
+        "" => format!("it has no current context; {choose}"),
+        _ => format!("it has no context {current:?}, which it calls the current one; {choose}"),
+    }
+}
+
+/// Of a file that a user names, or that a kubeconfig does.
+fn content(path: &Path) -> Result<Vec<u8>, String> {
+    use io::Read as _;
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|e| format!("{}: {e}", path.display()))?;
+    match bytes.len() as u64 > FILE_LIMIT {
+        true => Err(format!("{}: it is larger than {} MiB", path.display(), FILE_LIMIT >> 20)),
+        false => Ok(bytes),
+    }
 }
 
 fn encoded(path: &str) -> Result<String, String> {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
-    Ok(STANDARD.encode(content(path)?))
+    Ok(STANDARD.encode(content(Path::new(path))?))
 }
 
 fn take_in_authority(cluster: &mut Cluster) -> Result<(), String> {
@@ -150,7 +204,7 @@ fn take_in_user(auth: &mut AuthInfo) -> Result<(), String> {
         auth.client_key_data = Some(encoded(&file)?.into());
     }
     if let Some(file) = auth.token_file.take() {
-        let token = String::from_utf8(content(&file)?).map_err(|e| format!("{file}: {e}"))?;
+        let token = String::from_utf8(content(Path::new(&file))?).map_err(|e| format!("{file}: {e}"))?;
         auth.token = Some(token.trim().to_owned().into());
     }
     Ok(())
@@ -159,10 +213,16 @@ fn take_in_user(auth: &mut AuthInfo) -> Result<(), String> {
 /// The server as `host:port`.
 fn server(kubeconfig: &mut Kubeconfig) -> Result<String, String> {
     let cluster = kubeconfig.clusters.first().and_then(|named| named.cluster.as_ref());
-    let url = cluster.and_then(|cluster| cluster.server.as_deref()).ok_or("its cluster has no server")?;
+    let url = cluster.and_then(|cluster| cluster.server.as_deref());
+    let url = url.filter(|url| !url.is_empty()).ok_or("its cluster has no server")?;
     let uri: http::Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
     match (uri.scheme_str(), uri.host()) {
-        (Some("https"), Some(host)) => Ok(format!("{host}:{}", uri.port_u16().unwrap_or(443))),
+        // What follows the host is its port, even where that is no port.
+        (Some("https"), Some(host)) => match (uri.port_u16(), uri.authority().map(|a| a.as_str())) {
+            (Some(port), _) => Ok(format!("{host}:{port}")),
+            (None, Some(all)) if all.ends_with(host) => Ok(format!("{host}:443")),
+            _ => Err(format!("{url} has a port that is none")),
+        },
         _ => Err(format!("{url} is no https:// address")),
     }
 }
@@ -318,6 +378,57 @@ mod tests {
             "{exec: {apiVersion: client.authentication.k8s.io/v1, command: login, interactiveMode: Never}}";
         let refused = alone(&kubeconfig(program, files.path())).unwrap_err();
         assert!(refused.contains("program"), "{refused}");
+    }
+
+    #[test]
+    fn files_that_are_no_kubeconfig_are_refused_with_their_name() {
+        let files = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = files.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let contexts =
+            b"apiVersion: v1\nkind: Config\ncontexts: [{name: a}, {name: b}]\ncurrent-context: c\n";
+        for (path, why) in [
+            (files.path().join("none"), "No such file"),
+            (files.path().to_owned(), "directory"),
+            ("/dev/zero".into(), "larger than 8 MiB"),
+            (file("empty", b""), "no current context"),
+            (file("binary", &[0x7f, b'E', b'L', b'F', 0xff, 0]), "UTF-8"),
+            (file("half", &[0xff, 0xfe, b'a']), "half a character"),
+            (file("huge", &vec![b'#'; FILE_LIMIT as usize + 1]), "larger than 8 MiB"),
+            (file("list", b"- a\n- b\n"), "parse"),
+            (file("contexts", contexts), "no context \"c\", which it calls the current one; choose one with"),
+        ] {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let fault = runtime.block_on(External::read(&path)).unwrap_err();
+            assert_eq!(fault.code(), Code::BadFlag);
+            let text = fault.to_string();
+            assert!(text.contains(path.to_str().unwrap()) && text.contains(why), "{text}");
+        }
+        for (url, found) in [
+            ("https://a", Ok("a:443")),
+            ("https://[::1]/x", Ok("[::1]:443")),
+            ("https://[::1]:6443", Ok("[::1]:6443")),
+            ("https://a:99999", Err("port")),
+            ("https://a:", Err("port")),
+            ("http://a:1", Err("no https:// address")),
+            ("a", Err("no https:// address")),
+            ("", Err("no server")),
+        ] {
+            let text = format!("clusters: [{{name: a, cluster: {{server: '{url}'}}}}]");
+            match (server(&mut Kubeconfig::from_yaml(&text).unwrap()), found) {
+                (Ok(server), Ok(expected)) => assert_eq!(server, expected),
+                (Err(why), Err(expected)) => assert!(why.contains(expected), "{url}: {why}"),
+                (got, _) => panic!("{url}: {got:?}"),
+            }
+        }
+        let nobody = kubeconfig("{token: x}", files.path());
+        let nobody = Kubeconfig { auth_infos: Vec::new(), ..nobody };
+        std::fs::write(files.path().join("ca"), "CA").unwrap();
+        let refused = alone(&nobody).unwrap_err();
+        assert!(refused.contains("no user \"b\""), "{refused}");
     }
 
     #[test]

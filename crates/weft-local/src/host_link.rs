@@ -4,6 +4,7 @@ use crate::{
     network::{Asked, Network},
     state::State,
 };
+use ipnet::Ipv4Net;
 use weft_fault::Fault;
 use weft_net::netlink::route::{PeerNamespace, Route, RouteSocket, VethPair};
 
@@ -17,9 +18,15 @@ pub(crate) struct HostLink {
 
 impl HostLink {
     /// Takes addresses that nobody uses, by making the link whose name goes with them: only one mesh can.
-    pub(crate) fn reserve(state: &State, asked: Asked) -> Result<(Network, HostLink), Fault> {
+    ///
+    /// `services`: those of an API that is there already.
+    pub(crate) fn reserve(
+        state: &State,
+        asked: Asked,
+        services: Option<Ipv4Net>,
+    ) -> Result<(Network, HostLink), Fault> {
         let mut host = RouteSocket::open()?;
-        for network in Network::free(&host.ipv4_routes()?, asked) {
+        for network in Network::free_beside(&host.ipv4_routes()?, asked, services) {
             let [_, b, ..] = network.pods.network().octets();
             let name = network.host_link();
             if host.has_link(&name)? {

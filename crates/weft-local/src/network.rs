@@ -23,7 +23,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Refuses ranges that the fixed addresses do not fit into, or that overlap.
+    /// Refuses ranges that the fixed addresses do not fit into, that are nobody's to give, or that overlap.
     pub fn check(&self) -> Result<(), Fault> {
         let refuse = |flag: &str, range: Ipv4Net, expected: &str| {
             let fault = Fault::new(Code::BadFlag).in_phase(Phase::Start).about(flag);
@@ -35,6 +35,11 @@ impl Asked {
         if let Some(services) = self.services.filter(|range| !(12..=24).contains(&range.prefix_len())) {
             return refuse("--service-cidr", services, "a /12 to /24, such as 10.78.0.0/16");
         }
+        for (flag, range) in [("--pod-cidr", self.pods), ("--service-cidr", self.services)] {
+            if let Some(range) = range.filter(|range| reserved().any(|reserved| overlap(*range, reserved))) {
+                return refuse(flag, range, "addresses that single machines may have, such as in 10.0.0.0/8");
+            }
+        }
         match (self.pods, self.services) {
             (Some(pods), Some(services)) if overlap(pods, services) => {
                 refuse("--service-cidr", services, &format!("a range outside of {pods}"))
@@ -42,6 +47,24 @@ impl Asked {
             _ => Ok(()),
         }
     }
+
+    /// Refuses pods in the range of an API that is there already.
+    pub fn check_beside(&self, services: Ipv4Net) -> Result<(), Fault> {
+        match self.pods.filter(|pods| overlap(*pods, services)) {
+            Some(pods) => Err(Fault::new(Code::BadFlag)
+                .in_phase(Phase::Start)
+                .about("--pod-cidr")
+                .fact("given", pods)
+                .fact("expected", format!("a range outside of the cluster's Services, {services}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What no pod or service can have: "this network", loopback, link-local (the pods' gateway is there), multicast and beyond.
+fn reserved() -> impl Iterator<Item = Ipv4Net> {
+    let ranges = [([0, 0, 0, 0], 8), ([127, 0, 0, 0], 8), ([169, 254, 0, 0], 16), ([224, 0, 0, 0], 3)];
+    ranges.into_iter().map(|(network, prefix)| Ipv4Net::new_assert(network.into(), prefix))
 }
 
 /// Whether two ranges have an address in common.
@@ -77,6 +100,17 @@ impl Network {
             })
             .filter(|n| free(n.pods) && free(n.services) && !overlap(n.pods, n.services))
             .collect()
+    }
+
+    /// The same, for an API that is there already and has its own range of Services; it has the addresses in `services`,
+    /// whoever routes them.
+    pub fn free_beside(routes: &[ExistingRoute], asked: Asked, services: Option<Ipv4Net>) -> Vec<Self> {
+        let mut free = Self::free(routes, asked);
+        if let Some(services) = services {
+            free.retain(|network| !overlap(network.pods, services));
+            free.iter_mut().for_each(|network| network.services = services);
+        }
+        free
     }
 
     /// The addresses of a mesh that has nothing to collide with.
@@ -196,11 +230,29 @@ mod tests {
             ("10.1.0.0/16", "10.2.0.0/25", false),
             ("10.1.0.0/16", "10.1.128.0/17", false),
             ("10.1.0.0/16", "10.0.0.0/12", false),
+            ("127.0.0.0/16", "10.2.0.0/16", false),
+            ("169.254.0.0/16", "10.2.0.0/16", false),
+            ("0.0.0.0/16", "10.2.0.0/16", false),
+            ("10.1.0.0/16", "239.2.0.0/16", false),
+            ("10.1.0.0/16", "126.0.0.0/12", true),
+            ("10.1.0.0/16", "255.255.255.0/24", false),
         ] {
             let asked = Asked { pods: pods.parse().ok(), services: services.parse().ok() };
             assert_eq!(asked.check().is_ok(), fits, "{pods} {services}");
         }
         assert!(Asked::default().check().is_ok());
+    }
+
+    #[test]
+    fn pods_keep_out_of_the_services_of_an_api_that_is_there() {
+        let net = |text: &str| text.parse::<Ipv4Net>().unwrap();
+        let first = |services| Network::free_beside(&[], Asked::default(), Some(net(services)))[0].pods;
+        assert_eq!(first("10.96.0.0/12"), net("10.77.0.0/16"));
+        assert_eq!(first("10.77.128.0/20"), net("10.79.0.0/16"));
+        assert_eq!(first("10.64.0.0/12"), net("10.81.0.0/16"));
+        let asked = Asked { pods: Some(net("10.100.0.0/16")), services: None };
+        assert!(asked.check_beside(net("10.96.0.0/12")).is_err());
+        assert!(asked.check_beside(net("10.43.0.0/16")).is_ok());
     }
 
     #[test]

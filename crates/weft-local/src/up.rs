@@ -100,10 +100,12 @@ impl Mesh {
             refuse_links(config)?;
         }
         config.ranges.check()?;
+        let services = config.external.as_ref().map(|external| external.services);
+        services.map_or(Ok(()), |services| config.ranges.check_beside(services))?;
         let state = State::take(&config.state_root, &config.name)?;
-        let (mut network, mut link) = match rights {
+        let (network, mut link) = match rights {
             Rights::Root => {
-                let (network, link) = HostLink::reserve(&state, config.ranges)?;
+                let (network, link) = HostLink::reserve(&state, config.ranges, services)?;
                 (network, Some(link))
             }
             Rights::User => {
@@ -111,16 +113,17 @@ impl Mesh {
                 (Network::for_nobody_else(config.ranges)?, None)
             }
         };
-        if let Some(external) = &config.external {
-            network.services = external.services;
-        } else if network != Network::usual() && config.ranges == Asked::default() {
+        if services.is_none() && network != Network::usual() && config.ranges == Asked::default() {
             tracing::warn!(pods = %network.pods, services = %network.services,
                 "the usual addresses are in use on this machine; taking the next free ones");
         }
 
         // 1. What must be of the outside: the API's listener, and a socket to the name servers.
         let wrap = |step| move |e: io::Error| start_failed(step, e);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.api_port)).map_err(wrap("listen"))?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.api_port)).map_err(|e| {
+            let asked = format!("--api-port {}", config.api_port);
+            Fault::new(Code::BadFlag).in_phase(Phase::Start).about(asked).because(e)
+        })?;
         let api = match &config.external {
             Some(external) => external.address,
             None => listener.local_addr().map_err(wrap("listen"))?,

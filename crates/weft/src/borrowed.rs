@@ -58,10 +58,15 @@ async fn left_over(client: &Client) -> Result<bool> {
     Err(Fault::new(code).about(CONTROL).fact("created-by", by).into())
 }
 
-/// Fails if another mesh is this cluster's node already: both would run the same pods.
+/// Fails if another mesh is this cluster's node already, or has this API in its memory: both would run the same pods.
 async fn no_other_mesh(client: &Client) -> Result<()> {
-    let node = cluster::get(client, &format!("/api/v1/nodes/{NODE_NAME}")).await?;
-    match node.is_some_and(|node| beats(&node, Timestamp::now())) {
+    let Some(node) = cluster::get(client, &format!("/api/v1/nodes/{NODE_NAME}")).await? else {
+        return Ok(());
+    };
+    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE_NAME}");
+    let lease = cluster::get(client, &lease).await?.unwrap_or_default();
+    let now = Timestamp::now();
+    match beats(&node, now) || beats(&lease, now) {
         true => Err(Fault::new(Code::AlreadyRunning)
             .about(format!("node {NODE_NAME}"))
             .fact("after-a-kill", "it counts as running for half a minute")
@@ -70,11 +75,12 @@ async fn no_other_mesh(client: &Client) -> Result<()> {
     }
 }
 
-/// Whether a node has said a short while ago that it is there.
-fn beats(node: &Value, now: Timestamp) -> bool {
-    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    let mut times = conditions.filter_map(|c| c["lastHeartbeatTime"].as_str()?.parse::<Timestamp>().ok());
-    times.any(|at| now.duration_since(at).unsigned_abs() < QUIET)
+/// Whether a node has said a short while ago that it is there, by itself or by its Lease.
+fn beats(object: &Value, now: Timestamp) -> bool {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let times = conditions.map(|condition| &condition["lastHeartbeatTime"]);
+    let mut times = times.chain([&object["spec"]["renewTime"]]).filter_map(Value::as_str);
+    times.any(|at| at.parse::<Timestamp>().is_ok_and(|at| now.duration_since(at).unsigned_abs() < QUIET))
 }
 
 impl Brought {
@@ -197,5 +203,8 @@ mod tests {
         assert!(beats(&node("2026-01-01T00:01:05Z"), now));
         assert!(!beats(&node("2026-01-01T00:00:30Z"), now));
         assert!(!beats(&json!({}), now));
+        let lease = |at: &str| json!({"spec": {"holderIdentity": "weft", "renewTime": at}});
+        assert!(beats(&lease("2026-01-01T00:00:59.000001Z"), now));
+        assert!(!beats(&lease("2026-01-01T00:00:30.000000Z"), now));
     }
 }

@@ -150,7 +150,8 @@ impl Up {
         runtime.block_on(async {
             let external = External::read(path).await?;
             let client = mesh::client_from(Kubeconfig::from_yaml(&external.kubeconfig)?).await?;
-            let brought = Brought::find(&client, documents).await?;
+            let named = || format!("--kubeconfig {}", path.display());
+            let brought = Brought::find(&client, documents).await.with_context(named)?;
             Ok(Some((external, brought)))
         })
     }
