@@ -23,10 +23,10 @@ impl Screen {
 
     /// Prints until the caller drops it.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        let mut before = traffic::scrape(&self.client, None).await?;
+        let mut before = traffic::scrape(&self.client, None, traffic::GLANCE).await?;
         loop {
             tokio::time::sleep(REFRESH).await;
-            let now = match traffic::scrape(&self.client, None).await {
+            let now = match traffic::scrape(&self.client, None, traffic::GLANCE).await {
                 Ok(now) => now,
                 // The API is this mesh's own: if it is gone for good, the supervisor's end is reported elsewhere.
                 Err(_) => continue,

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A scrape waits no longer: a table that is refreshed each second must not hang on one pod.
-const SCRAPE_DEADLINE: Duration = Duration::from_millis(900);
+/// How long a table that is refreshed each second waits for one pod.
+pub(crate) const GLANCE: Duration = Duration::from_millis(900);
 const SCRAPES_AT_ONCE: usize = 8;
 
 /// All proxies' counters at one moment.
@@ -20,6 +20,15 @@ pub(crate) struct Snapshot {
     pods: HashMap<String, PodMetrics>,
     /// Pods whose policy does not let their proxies be read.
     pub(crate) refused: BTreeSet<String>,
+    /// Pods whose proxies did not answer in time.
+    pub(crate) silent: BTreeSet<String>,
+}
+
+/// What a pod's proxy answered.
+enum Scraped {
+    Metrics(PodMetrics),
+    Refused,
+    Silent,
 }
 
 struct PodMetrics {
@@ -44,8 +53,12 @@ pub(crate) struct Edge {
     pub(crate) open_connections: f64,
 }
 
-/// Scrapes every meshed running pod, of one namespace or all.
-pub(crate) async fn scrape(client: &Client, namespace: Option<&str>) -> kube::Result<Snapshot> {
+/// Scrapes every meshed running pod, of one namespace or all. Each has `patience` to answer.
+pub(crate) async fn scrape(
+    client: &Client,
+    namespace: Option<&str>,
+    patience: Duration,
+) -> kube::Result<Snapshot> {
     let api: Api<Pod> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -57,25 +70,30 @@ pub(crate) async fn scrape(client: &Client, namespace: Option<&str>) -> kube::Re
             let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
             let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:4191/proxy/metrics");
             let request = http::Request::get(path).body(Vec::new()).ok()?;
-            let text = match tokio::time::timeout(SCRAPE_DEADLINE, client.request_text(request)).await.ok()? {
-                Ok(text) => Some(text),
-                Err(kube::Error::Api(status)) if status.code == 403 => None,
+            let answer = tokio::time::timeout(patience, client.request_text(request)).await;
+            let scraped = match answer {
+                Ok(Ok(text)) => Scraped::Metrics(PodMetrics {
+                    workload: workload(&pod),
+                    samples: prom::parse(&text, wanted),
+                }),
+                Ok(Err(kube::Error::Api(status))) if status.code == 403 => Scraped::Refused,
                 // A pod that is starting or ending has no metrics; it shows up when it has.
-                Err(_) => return None,
+                Ok(Err(_)) => return None,
+                Err(_) => Scraped::Silent,
             };
-            let metrics =
-                text.map(|text| PodMetrics { workload: workload(&pod), samples: prom::parse(&text, wanted) });
-            Some((format!("{namespace}/{name}"), metrics))
+            Some((format!("{namespace}/{name}"), scraped))
         })
         .buffer_unordered(SCRAPES_AT_ONCE)
         .filter_map(|found| async { found })
         .collect::<Vec<_>>()
         .await;
-    let mut snapshot = Snapshot { at, pods: HashMap::new(), refused: BTreeSet::new() };
-    for (pod, metrics) in scraped {
-        match metrics {
-            Some(metrics) => drop(snapshot.pods.insert(pod, metrics)),
-            None => drop(snapshot.refused.insert(pod)),
+    let mut snapshot =
+        Snapshot { at, pods: HashMap::new(), refused: BTreeSet::new(), silent: BTreeSet::new() };
+    for (pod, scraped) in scraped {
+        match scraped {
+            Scraped::Metrics(metrics) => drop(snapshot.pods.insert(pod, metrics)),
+            Scraped::Refused => drop(snapshot.refused.insert(pod)),
+            Scraped::Silent => drop(snapshot.silent.insert(pod)),
         }
     }
     Ok(snapshot)
@@ -103,11 +121,12 @@ fn workload(pod: &Pod) -> String {
     format!("{namespace}/{name}")
 }
 
-/// The rows between two snapshots; a pod that was not in the earlier one counts from zero.
+/// The rows between two snapshots; a pod that was not there at the earlier one counts from zero. One that was and did not answer
+/// has no rows: what it counted meanwhile is not known.
 pub(crate) fn edges(before: &Snapshot, now: &Snapshot) -> Vec<Edge> {
     let seconds = now.at.duration_since(before.at).as_secs_f64().max(0.001);
     let mut rows: BTreeMap<(String, String, Option<String>), Sums> = BTreeMap::new();
-    for (pod, metrics) in &now.pods {
+    for (pod, metrics) in now.pods.iter().filter(|(pod, _)| !before.silent.contains(*pod)) {
         let earlier = before.pods.get(pod).map(|m| by_series(&m.samples)).unwrap_or_default();
         for sample in metrics.samples.iter().filter(|s| s.label("direction") == "outbound") {
             let Some(to) = destination(sample) else { continue };
@@ -227,7 +246,8 @@ mod tests {
 
     fn snapshot(at: Instant, text: &str) -> Snapshot {
         let metrics = PodMetrics { workload: "shop/web".into(), samples: prom::parse(text, wanted) };
-        Snapshot { at, pods: HashMap::from([("shop/web-1".to_string(), metrics)]), refused: BTreeSet::new() }
+        let pods = HashMap::from([("shop/web-1".to_string(), metrics)]);
+        Snapshot { at, pods, refused: BTreeSet::new(), silent: BTreeSet::new() }
     }
 
     const LABELS: &str = r#"direction="outbound",dst_namespace="shop",dst_service="store",server_id="store.shop.serviceaccount.identity.linkerd.cluster.local""#;
@@ -261,6 +281,18 @@ mod tests {
         let text = |n: u32| format!("response_total{{{LABELS},classification=\"success\"}} {n}\n");
         let edges = edges(&snapshot(start, &text(1000)), &snapshot(start + Duration::from_secs(1), &text(5)));
         assert!((edges[0].requests_per_second - 5.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_counted_before_an_unanswered_look_is_no_traffic_of_the_moment() {
+        let start = Instant::now();
+        let text = format!("response_total{{{LABELS},classification=\"success\"}} 1000\n");
+        let mut before = snapshot(start, "");
+        before.pods.clear();
+        let now = snapshot(start + Duration::from_secs(1), &text);
+        assert_eq!(edges(&before, &now).len(), 1, "a pod that is new");
+        before.silent.insert("shop/web-1".to_string());
+        assert!(edges(&before, &now).is_empty());
     }
 
     #[test]

@@ -4,6 +4,9 @@ use crate::{mesh::Target, traffic};
 use anyhow::Result;
 use std::{io::Write as _, time::Duration};
 
+/// How long one pod's proxy may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 pub(crate) enum Output {
     #[default]
@@ -34,14 +37,23 @@ pub(crate) struct Stat {
 impl Stat {
     pub(crate) async fn run(self) -> Result<()> {
         let client = self.target.client().await?;
-        let before = traffic::scrape(&client, self.namespace.as_deref()).await?;
+        let namespace = self.namespace.as_deref();
+        let before = traffic::scrape(&client, namespace, PATIENCE).await?;
         tokio::time::sleep(Duration::from_secs(self.window)).await;
-        let now = traffic::scrape(&client, self.namespace.as_deref()).await?;
+        let now = traffic::scrape(&client, namespace, PATIENCE).await?;
         let edges = traffic::edges(&before, &now);
         if !now.refused.is_empty() {
             let refused = now.refused.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
             anstream::eprintln!(
                 "weft: not read, since policies of their admin ports (4191) forbid it: {refused}"
+            );
+        }
+        let silent: Vec<&str> = before.silent.union(&now.silent).map(String::as_str).collect();
+        if !silent.is_empty() {
+            anstream::eprintln!(
+                "weft: not read, since their proxies (4191) did not answer within {} s: {}",
+                PATIENCE.as_secs(),
+                silent.join(" ")
             );
         }
         let mut out = anstream::stdout().lock();

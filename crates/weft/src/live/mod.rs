@@ -66,7 +66,7 @@ pub(crate) async fn run(client: Client, mesh: &str) -> Result<ExitCode> {
             // One at a time: a cluster that answers late is asked less often.
             _ = tick.tick(), if gathering.is_empty() => {
                 let client = client.clone();
-                gathering.spawn(async move { (traffic::scrape(&client, None).await, screen::faults(&client).await) });
+                gathering.spawn(async move { (traffic::scrape(&client, None, traffic::GLANCE).await, screen::faults(&client).await) });
             },
             Some(gathered) = gathering.join_next() => {
                 let (snapshot, faults) = gathered?;
