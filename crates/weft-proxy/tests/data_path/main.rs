@@ -17,6 +17,7 @@ mod outbound;
 mod outcomes;
 mod pair;
 mod permits;
+mod places;
 mod process;
 mod profiles;
 mod redirects;
