@@ -8,7 +8,14 @@ use futures_util::future::BoxFuture;
 use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt as _},
+    path::PathBuf,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     process::{Child, Command},
     sync::{mpsc, watch},
@@ -161,11 +168,14 @@ impl Keeper {
     fn spawn(&self) -> io::Result<(Child, Arc<Channel>, mpsc::Receiver<FromController>)> {
         let (ours, theirs) = Channel::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        // Its log is the supervisor's.
+        // Its own log: each process exchanges the file that it writes when that has become large.
+        let path = self.start.state_dir.join("controller.log");
+        let log = std::fs::File::options().append(true).create(true).mode(0o600).open(path)?;
         command
             .arg(entry::CONTROLLER)
             .arg(&self.mesh)
             .stdin(Stdio::from(theirs.into_fd()))
+            .stderr(Stdio::from(log))
             .kill_on_drop(true);
         let child = command.spawn()?;
         // This process's copy of the other end goes, so that its end is seen.

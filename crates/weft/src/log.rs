@@ -15,7 +15,10 @@ const LARGEST: u64 = 8 * 1024 * 1024;
 /// Log lines, as `WEFT_LOG` or else `default` filters them.
 pub(crate) fn to_stderr(default: &str) {
     let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let log = Arc::new(Mutex::new(Log { path: log_path(), length: 0 }));
+    let path = log_path();
+    // A controller writes on where the one before it ended.
+    let length = path.as_ref().and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len());
+    let log = Arc::new(Mutex::new(Log { path, length }));
     let writer = move || Line(log.clone());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).init();
 }

@@ -149,7 +149,8 @@ impl TestMesh {
     }
 
     fn supervisor_log(&self) -> String {
-        fs::read_to_string(self.state().join("supervisor.log")).unwrap_or_default()
+        let read = |name: &str| fs::read_to_string(self.state().join(name)).unwrap_or_default();
+        read("supervisor.log") + "--- the controller's log\n" + &read("controller.log")
     }
 }
 
