@@ -257,6 +257,18 @@ impl Mesh {
         Ok(answer.leaf_certificate)
     }
 
+    /// Waits until an event tells what happened to the issuer. Nobody has a Deployment here: events are about the Secret.
+    async fn issuer_event(&self, reason: &str, kind: &str) {
+        self.until(&self.control("events"), |list| {
+            list["items"].as_array().unwrap().iter().any(|event| {
+                event["reason"] == reason
+                    && event["type"] == kind
+                    && event["involvedObject"]["name"] == "linkerd-identity-issuer"
+            })
+        })
+        .await;
+    }
+
     async fn token(&self, audience: &str) -> String {
         let answer = api::create(
             &self.client,
@@ -492,18 +504,12 @@ async fn certificates_are_for_those_who_prove_themselves() {
     let secret = &mesh.control("secrets/linkerd-identity-issuer");
     let mut authorities = mesh.controller.authorities.clone();
     mesh.patch(secret, json!({"data": {"crt.pem": "bm9uc2Vuc2U="}})).await;
+    mesh.issuer_event("IssuerUpdateSkipped", "Warning").await;
     let other = IdentityFiles::generate(&mesh.config).unwrap();
     let objects = bootstrap_objects(&mesh.config, &other);
     let foreign = objects.iter().find(|o| o["kind"] == "Secret").unwrap()["data"].clone();
     mesh.patch(secret, json!({"data": foreign})).await;
-    let said = |text: &str| mesh.controller.store.journal.find(text, 0).len();
-    timeout(LIMIT, async {
-        while said("linkerd-identity-issuer") < 2 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    mesh.issuer_event("IssuerValidationFailed", "Warning").await;
     let leaf = mesh.certify(&token, &store, &roots).await.unwrap();
     assert_eq!(Facts::of(&leaf.into()).unwrap().issuer, first.issuer);
     let before = authorities.current().unwrap().ca.facts().sha256.clone();
@@ -520,24 +526,7 @@ async fn certificates_are_for_those_who_prove_themselves() {
     let leaf = mesh.certify(&token, &store, &both).await.unwrap();
     let issuer = TrustBundle::parse(&other.issuer_certificate).unwrap();
     assert_eq!(Facts::of(&leaf.into()).unwrap().issuer, Facts::of(&issuer.anchors()[0]).unwrap().subject);
-    // Nobody has a Deployment here: events are about the Secret, one for each thing that happened.
-    mesh.until(&mesh.control("events"), |list| {
-        let items = list["items"].as_array().unwrap();
-        [
-            ("IssuerUpdateSkipped", "Warning"),
-            ("IssuerValidationFailed", "Warning"),
-            ("IssuerUpdated", "Normal"),
-        ]
-        .iter()
-        .all(|(reason, kind)| {
-            items.iter().any(|event| {
-                event["reason"] == *reason
-                    && event["type"] == *kind
-                    && event["involvedObject"]["name"] == "linkerd-identity-issuer"
-            })
-        })
-    })
-    .await;
+    mesh.issuer_event("IssuerUpdated", "Normal").await;
     mesh.controller.stop().await;
 }
 

@@ -103,36 +103,18 @@ impl Mesh {
         let services = config.external.as_ref().map(|external| external.services);
         services.map_or(Ok(()), |services| config.ranges.check_beside(services))?;
         let state = State::take(&config.state_root, &config.name)?;
-        let (network, mut link) = match rights {
-            Rights::Root => {
-                let (network, link) = HostLink::reserve(&state, config.ranges, services)?;
-                (network, Some(link))
-            }
-            Rights::User => {
-                state.write_holder("", 0)?;
-                (Network::for_nobody_else(config.ranges)?, None)
+        let prepared = match prepare(config, rights, &state) {
+            Ok(prepared) => prepared,
+            Err(fault) => {
+                // Nothing runs yet: what was made is only in the way of the next attempt.
+                if let Err(left) = state.remove() {
+                    tracing::warn!("something is left of the attempt: {left:?}");
+                }
+                return Err(fault);
             }
         };
-        if services.is_none() && network != Network::usual() && config.ranges == Asked::default() {
-            tracing::warn!(pods = %network.pods, services = %network.services,
-                "the usual addresses are in use on this machine; taking the next free ones");
-        }
-
-        // 1. What must be of the outside: the API's listener, and a socket to the name servers.
+        let Prepared { network, mut link, listener, api, resolver, ours, supervisor } = prepared;
         let wrap = |step| move |e: io::Error| start_failed(step, e);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.api_port)).map_err(|e| {
-            let asked = format!("--api-port {}", config.api_port);
-            Fault::new(Code::BadFlag).in_phase(Phase::Start).about(asked).because(e)
-        })?;
-        let api = match &config.external {
-            Some(external) => external.address,
-            None => listener.local_addr().map_err(wrap("listen"))?,
-        };
-        let resolver = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(wrap("open a socket"))?;
-
-        // 2. The supervisor: process 1 of its namespaces, with the life line as its standard input.
-        let (ours, theirs) = Channel::pair().map_err(wrap("make a socket pair"))?;
-        let supervisor = spawn_supervisor(rights, &state, theirs)?;
         let mut mesh = Mesh {
             info: MeshInfo {
                 name: config.name.clone(),
@@ -329,6 +311,54 @@ pub(crate) fn run_outside() -> Result<(), Fault> {
 pub fn down(state_root: &Path, name: &str) -> Result<(), Fault> {
     let grace = crate::STOP_GRACE + Duration::from_secs(10);
     if state::end(state_root, name, grace)? { Ok(()) } else { Err(Fault::new(Code::NotRunning).about(name)) }
+}
+
+/// What there is before a mesh's supervisor is told to start.
+struct Prepared {
+    network: Network,
+    link: Option<HostLink>,
+    /// The API's, outside.
+    listener: TcpListener,
+    api: SocketAddr,
+    /// To the name servers.
+    resolver: UdpSocket,
+    ours: Channel,
+    supervisor: Child,
+}
+
+fn prepare(config: &UpConfig, rights: Rights, state: &State) -> Result<Prepared, Fault> {
+    let services = config.external.as_ref().map(|external| external.services);
+    let (network, link) = match rights {
+        Rights::Root => {
+            let (network, link) = HostLink::reserve(state, config.ranges, services)?;
+            (network, Some(link))
+        }
+        Rights::User => {
+            state.write_holder("", 0)?;
+            (Network::for_nobody_else(config.ranges)?, None)
+        }
+    };
+    if services.is_none() && network != Network::usual() && config.ranges == Asked::default() {
+        tracing::warn!(pods = %network.pods, services = %network.services,
+            "the usual addresses are in use on this machine; taking the next free ones");
+    }
+
+    // 1. What must be of the outside: the API's listener, and a socket to the name servers.
+    let wrap = |step| move |e: io::Error| start_failed(step, e);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.api_port)).map_err(|e| {
+        let asked = format!("--api-port {}", config.api_port);
+        Fault::new(Code::BadFlag).in_phase(Phase::Start).about(asked).because(e)
+    })?;
+    let api = match &config.external {
+        Some(external) => external.address,
+        None => listener.local_addr().map_err(wrap("listen"))?,
+    };
+    let resolver = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(wrap("open a socket"))?;
+
+    // 2. The supervisor: process 1 of its namespaces, with the life line as its standard input.
+    let (ours, theirs) = Channel::pair().map_err(wrap("make a socket pair"))?;
+    let supervisor = spawn_supervisor(rights, state, theirs)?;
+    Ok(Prepared { network, link, listener, api, resolver, ours, supervisor })
 }
 
 /// The supervisor, or the process that it is a child of and ends with.

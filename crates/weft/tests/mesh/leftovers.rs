@@ -1,13 +1,13 @@
 //! Nothing outlives a mesh, however it ends.
 
 use crate::{
-    harness::{PATIENCE, TestMesh},
+    harness::{PATIENCE, TestMesh, shown},
     who::Who,
 };
 use std::{
     collections::BTreeSet,
     fs,
-    process::Stdio,
+    process::{Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -78,9 +78,36 @@ fn gone(mesh: &TestMesh, link: &str, what: impl Fn(&str) -> bool) {
 
 #[test]
 fn down_leaves_nothing() {
-    if let Some(mesh) = TestMesh::up("down-clean", &pod()) {
-        down(&mesh);
+    if let Some(mut mesh) = TestMesh::up("down-clean", &pod()) {
+        no_cluster_for_another(&mut mesh);
+        let link = link(&mesh);
+        // What it has written down about itself is spoilt: the kernel knows who it is.
+        fs::write(mesh.state().join("holder.json"), "{").expect("its notes");
+        mesh.ok(&["down"]);
+        gone(&mesh, &link, |_| true);
     }
+}
+
+/// Another mesh on its API would run the same pods, and take its control plane along in the end.
+fn no_cluster_for_another(mesh: &mut TestMesh) {
+    let kubeconfig = mesh.state().join("kubeconfig").display().to_string();
+    let file = mesh.file("second.yaml", &pod());
+    let second = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["up", "--detach", "--name", &format!("{}-2", mesh.name), "--kubeconfig", &kubeconfig, &file])
+        .output();
+    let second = shown(&second.expect("weft runs"));
+    assert!(second.contains("NOD-005") && second.contains(&kubeconfig), "{second}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let Some(mut mesh) = TestMesh::prepare(Who::Tester, "port-taken") else { return };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address").port().to_string();
+    let file = mesh.file("pod.yaml", &pod());
+    let up = shown(&mesh.weft(&["up", "--detach", "--api-port", &port, &file]));
+    assert!(up.contains("CFG-005") && up.contains(&format!("--api-port {port}")), "{up}");
+    gone(&mesh, "", |_| true);
 }
 
 #[test]
