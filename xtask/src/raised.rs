@@ -11,7 +11,6 @@ const UNTESTED: &[(&str, &str)] = &[
         "NOD-002",
         "a source that is missing is waited for, and the status and event that tell of it have the kind's name",
     ),
-    ("NOD-004", "needs a machine without namespaces"),
 ];
 
 pub(crate) fn check(repo: &Repo) -> Vec<String> {

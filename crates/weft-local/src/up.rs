@@ -436,6 +436,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn without_root_what_needs_a_link_is_refused_by_its_flag() {
+        assert!(refuse_links(&UpConfig::default()).is_ok());
+        let external = External {
+            kubeconfig: String::new(),
+            address: "192.0.2.1:6443".parse().unwrap(),
+            services: "10.96.0.0/12".parse().unwrap(),
+        };
+        let joins = UpConfig { external: Some(external), ..UpConfig::default() };
+        let peers = UpConfig { peers: vec!["east".to_owned()], ..UpConfig::default() };
+        for (config, flag) in [(joins, "--kubeconfig"), (peers, "--peer")] {
+            let fault = format!("{:?}", refuse_links(&config).unwrap_err());
+            for part in ["NOD-004", flag, "run as root: sudo weft up"] {
+                assert!(fault.contains(part), "{part}: {fault}");
+            }
+        }
+    }
+
+    #[test]
     fn name_servers_of_resolv_conf() {
         let text = "# x\nsearch a b\nnameserver 192.0.2.1\nnameserver fe80::1%eth0\nnameserver 127.0.0.53 \n";
         let found: Vec<String> = name_servers(text).iter().map(ToString::to_string).collect();

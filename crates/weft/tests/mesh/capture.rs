@@ -83,7 +83,7 @@ fn in_namespaces_of(pid: u32) -> Command {
 
 /// Started by the tests below: captures what passes in its network namespace until its standard input ends.
 #[test]
-#[ignore = "a part of other tests"]
+#[ignore = "no test by itself: the tests below start this program anew with it, inside the network namespace that they look at, and check what it counts"]
 fn a_capture_for_another_test() {
     // ETH_P_ALL, big-endian: every frame of every link, both directions.
     let every = Protocol::from(i32::from(3u16.to_be()));
