@@ -14,7 +14,8 @@ use kube::{
 };
 use serde_json::json;
 use std::{
-    os::unix::process::CommandExt as _,
+    fs::Permissions,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
@@ -88,7 +89,12 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
 fn without_root(filter: &[&str]) -> ExitCode {
     // systemd's range of users that come and go.
     let user = 61_184 + std::process::id() % 4_000;
-    let mut again = std::process::Command::new("/proc/self/exe");
+    // The program comes along: where root builds, others often may not look.
+    let folder =
+        tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().expect("a directory");
+    let program = folder.path().join("machine");
+    std::fs::copy("/proc/self/exe", &program).expect("a copy of this program");
+    let mut again = std::process::Command::new(&program);
     // Its groups go by this, too.
     again.args(filter).uid(user).gid(user).env_remove("XDG_RUNTIME_DIR").current_dir("/");
     match again.status() {
@@ -100,8 +106,8 @@ fn without_root(filter: &[&str]) -> ExitCode {
 
 /// The command of a pod that is this program again.
 pub(crate) fn tool_command(words: &[&str]) -> String {
-    let program = std::env::current_exe().expect("this program");
-    let mut command = vec![program.to_str().expect("a path in UTF-8"), "tool"];
+    // In containers, the program that runs the mesh goes by this name.
+    let mut command = vec!["weft", "tool"];
     command.extend(words);
     serde_json::to_string(&command).expect("JSON")
 }
