@@ -9,7 +9,6 @@ mod live;
 mod log;
 mod manifest;
 mod mesh;
-mod prom;
 mod ready;
 mod screen;
 mod select;

@@ -1,6 +1,5 @@
 //! Who talks to whom, how fast and with which identity: read off the proxies' metrics.
 
-use crate::prom::{self, Sample};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
@@ -9,6 +8,7 @@ use std::{
     fmt::Write as _,
     time::{Duration, Instant},
 };
+use weft_diagnose::prom::{self, Sample};
 
 /// How long a table that is refreshed each second waits for one pod.
 pub(crate) const GLANCE: Duration = Duration::from_millis(900);

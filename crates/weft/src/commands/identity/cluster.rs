@@ -1,7 +1,6 @@
 //! The objects that a rotation reads and writes, and the proxies it asks.
 
 use super::plan::{Fingerprint, ProxyRoots, State, Told};
-use crate::prom;
 use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::{
@@ -18,6 +17,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use weft_control::authority::{ISSUER_SECRET, ROOTS_CONFIG_MAP, ROOTS_KEY};
+use weft_diagnose::prom;
 use weft_tls::{
     authority::Ca,
     bundle::{TrustBundle, foreign_domain, foreign_key},

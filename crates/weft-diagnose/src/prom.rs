@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 /// One line: `name{label="value",…} number`.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Sample {
-    pub(crate) name: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) value: f64,
+pub struct Sample {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub value: f64,
 }
 
 impl Sample {
-    pub(crate) fn label(&self, name: &str) -> &str {
+    pub fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
     }
 }
 
 /// The samples whose name `wanted` accepts. Lines that are not samples are passed over: a proxy of another version may
 /// say more than we know.
-pub(crate) fn parse(text: &str, wanted: impl Fn(&str) -> bool) -> Vec<Sample> {
+pub fn parse(text: &str, wanted: impl Fn(&str) -> bool) -> Vec<Sample> {
     text.lines().filter_map(|line| parse_line(line, &wanted)).collect()
 }
 
@@ -62,7 +62,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 }
 
 /// A latency distribution from `_bucket` counts: `buckets` holds (upper bound, cumulative count), ascending.
-pub(crate) fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
+pub fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
     let total = buckets.last()?.1;
     if total <= 0.0 {
         return None;
