@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Many idle pods, pods that come and go, and a controller that is killed, with traffic on: what is left behind, and who noticed.
+"""Many idle pods, pods that come and go, controllers and node agents that are killed, with traffic on: what is left behind, and who noticed.
 
 One `weft up` with --pods meshed, idle pods, a service of three replicas and one client that sends --requests to it. Meanwhile
-pods are created and deleted --cycles times, the service's replicas among them, and the mesh's controller is killed (-9) at
-random. At the start, in the middle and at the end everything is counted that could leak. Ends with status 1 if a request
+pods are created and deleted --cycles times, the service's replicas among them, and the mesh's controller and its node agent
+are killed (-9) at random. At the start, in the middle and at the end everything is counted that could leak. Ends with status 1 if a request
 failed, if anything grew, or if something was left when the mesh had ended.
 
 Needs root, Linux, Python 3, iproute2, nftables and util-linux; `cargo build --release -p weft` builds the program.
@@ -15,11 +15,12 @@ import argparse, base64, collections, http.client, json, os, pathlib, random, re
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
 NAMESPACE, CHURN = 'soak', 'churn'
+CONTROLLER, AGENT = '__controller', '__agent'
 PATIENCE = 120
 
 # What is counted, and by how much it may grow between the middle and the end.
-BOUNDS = dict(processes=0, namespaces=0, mounts=0, links=0, nft_lines=0, files=5, supervisor_fds=10, controller_fds=10,
-              supervisor_threads=4, supervisor_mb=10, controller_mb=10, web_proxy_mb=6, client_proxy_mb=4)
+BOUNDS = dict(processes=0, namespaces=0, mounts=0, links=0, nft_lines=0, files=5, supervisor_fds=10, controller_fds=10, agent_fds=10,
+              supervisor_threads=4, supervisor_mb=10, controller_mb=10, agent_mb=10, web_proxy_mb=6, client_proxy_mb=4)
 
 
 def arguments():
@@ -31,7 +32,7 @@ def arguments():
     p.add_argument('--at-once', type=int, default=4, help='how many of these at a time')
     p.add_argument('--requests', type=int, default=100_000)
     p.add_argument('--rate', type=int, default=250, help='requests per second')
-    p.add_argument('--kill-every', type=float, default=20, help='mean seconds between two kills of the controller; 0: none')
+    p.add_argument('--kill-every', type=float, default=20, help='mean seconds between two kills of each; 0: none')
     p.add_argument('--replace-every', type=int, default=25, help='one replica of the service is deleted every so many cycles')
     p.add_argument('--seed', type=int, default=1)
     p.add_argument('--name', default='soak', help='name of the mesh')
@@ -193,23 +194,25 @@ class Churn:
 
 
 class Killer(threading.Thread):
-    """Kills the controller now and then, each time once it was ready."""
+    """Kills the controller or the node agent now and then, each time once it was ready."""
 
-    def __init__(self, args, api):
+    def __init__(self, args, api, role):
         super().__init__(daemon=True)
-        self.args, self.api, self.random = args, api, random.Random(args.seed)
+        self.args, self.api, self.role, self.random = args, api, role, random.Random(f'{args.seed} {role}')
         self.stopping, self.kills, self.back = threading.Event(), 0, []
 
     def run(self):
+        name = self.args.name
         while not self.stopping.wait(self.random.uniform(0.25, 1.75) * self.args.kill_every):
-            pid = controller(self.args.name)
+            pid = kept(name, self.role)
             if pid is None:
                 continue
             os.kill(pid, 9)
             self.kills += 1
             began = time.monotonic()
-            until('another controller', lambda: controller(self.args.name) not in (None, pid))
-            until('the controller is ready', lambda: answers(self.api))
+            until(f'another {self.role}', lambda: kept(name, self.role) not in (None, pid))
+            if self.role == CONTROLLER:
+                until('the controller is ready', lambda: answers(self.api))
             self.back.append(time.monotonic() - began)
 
     def stop(self):
@@ -238,8 +241,8 @@ def numbers():
     return [int(entry) for entry in os.listdir('/proc') if entry.isdigit()]
 
 
-def controller(name):
-    return next((pid for pid in numbers() if command(pid)[1:] == [b'__controller', name.encode()]), None)
+def kept(name, role):
+    return next((pid for pid in numbers() if command(pid)[1:] == [role.encode(), name.encode()]), None)
 
 
 def parent(pid):
@@ -254,7 +257,7 @@ class Figures:
 
     def __init__(self, args, api):
         self.args, self.api = args, api
-        pid = until('the controller', lambda: controller(args.name))
+        pid = until('the controller', lambda: kept(args.name, CONTROLLER))
         self.supervisor = parent(pid)
 
     def family(self):
@@ -279,7 +282,7 @@ class Figures:
         descriptors = [link(f'/proc/{self.supervisor}/fd/{fd}') for fd in os.listdir(f'/proc/{self.supervisor}/fd')]
         spaces.update(d for d in descriptors if ':[' in d and not d.startswith(('socket', 'pipe', 'anon')))
         proxies = self.proxies(family)
-        now = controller(self.args.name)
+        now, agent = (kept(self.args.name, role) for role in (CONTROLLER, AGENT))
         root = pathlib.Path('/proc', str(self.supervisor), 'root', 'run/weft', self.args.name)
         files = sum(len(files) for _, _, files in os.walk(root))
         return dict(
@@ -287,8 +290,9 @@ class Figures:
             mounts=len(pathlib.Path(f'/proc/{self.supervisor}/mountinfo').read_text().splitlines()),
             links=lines('ip', '-o', 'link'), nft_lines=lines('nft', 'list', 'chains') + lines('nft', 'list', 'maps'), files=files,
             supervisor_fds=len(descriptors), controller_fds=len(os.listdir(f'/proc/{now}/fd')),
+            agent_fds=len(os.listdir(f'/proc/{agent}/fd')),
             supervisor_threads=len(os.listdir(f'/proc/{self.supervisor}/task')),
-            supervisor_mb=private(self.supervisor), controller_mb=private(now),
+            supervisor_mb=private(self.supervisor), controller_mb=private(now), agent_mb=private(agent),
             web_proxy_mb=max(proxies['web']), client_proxy_mb=max(proxies['client']),
             idle_proxy_mb=round(sum(proxies['idle']) / max(1, len(proxies['idle'])), 1))
 
@@ -336,7 +340,7 @@ def private(pid):
 
 def left_behind(name, supervisor):
     """What is still there of a mesh that has ended."""
-    found = [f'process {pid}: {b" ".join(command(pid)).decode()}' for pid in (supervisor, controller(name)) if pid and command(pid)]
+    found = [f'process {pid}: {b" ".join(command(pid)).decode()}' for pid in (supervisor, kept(name, CONTROLLER), kept(name, AGENT)) if pid and command(pid)]
     state = pathlib.Path('/run/weft')
     return found + [str(path) for path in (state.iterdir() if state.is_dir() else ()) if path.name.split('.')[0] == name]
 
@@ -369,7 +373,8 @@ def main():
 def soak(args, weft, up):
     """Everything between the start and the end of the mesh."""
     api = Api(pathlib.Path(f'/run/weft/{args.name}/kubeconfig'))
-    figures, churn, killer = Figures(args, api), Churn(args, api), Killer(args, api)
+    figures, churn = Figures(args, api), Churn(args, api)
+    killers = {role: Killer(args, api, role) for role in (CONTROLLER, AGENT)}
     say(f'{args.pods} idle pods and the service are ready after {up} s')
     time.sleep(15)  # what starting left over: pools, probes, certificates
     cpu, at = figures.cpu(), time.monotonic()
@@ -383,14 +388,16 @@ def soak(args, weft, up):
                                  '--connections', 16, '--report', '60s', '--strict'),
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if args.kill_every:
-        killer.start()
+        for killer in killers.values():
+            killer.start()
     for _ in range(2):
         churn.run(args.cycles // 2)
-        say(f'{churn.done} cycles, {killer.kills} kills')
+        say(f'{churn.done} cycles, kills: ' + ', '.join(f'{role} {killer.kills}' for role, killer in killers.items()))
         if len(taken) == 1:
             taken.append(settled(figures, churn))
     if args.kill_every:
-        killer.stop()
+        for killer in killers.values():
+            killer.stop()
     said, _ = load.communicate()
     time.sleep(20)
     taken.append(settled(figures, churn))
@@ -400,13 +407,13 @@ def soak(args, weft, up):
     total = [line for line in said.splitlines() if ' ok, ' in line][-1:]
     if load.returncode or not total or f'{args.requests} ok, 0 failed' not in total[0]:
         problems.append('the load: ' + said[-3000:])
-    return dict(supervisor=figures.supervisor, pods=args.pods, up_s=up, idle_cores=idle, cycles=churn.done, kills=killer.kills, load=total and total[0],
-                start_s=spread(churn.starts), controller_back_s=spread(killer.back), figures=taken, problems=problems)
+    return dict(supervisor=figures.supervisor, pods=args.pods, up_s=up, idle_cores=idle, cycles=churn.done, kills={role: killer.kills for role, killer in killers.items()}, load=total and total[0],
+                start_s=spread(churn.starts), back_s={role: spread(killer.back) for role, killer in killers.items()}, figures=taken, problems=problems)
 
 
 def settled(figures, churn):
     """The figures once no pod is coming or going and the controller, should it have been killed just now, is back."""
-    until('pods to end', lambda: not churn.api.pods(CHURN) and churn.three() and answers(churn.api))
+    until('pods to end', lambda: not churn.api.pods(CHURN) and churn.three() and answers(churn.api) and kept(churn.args.name, AGENT))
     until('replicas to end', lambda: len(churn.api.pods(NAMESPACE, 'app%3Dweb')) == 3)
     time.sleep(5)
     return figures.take()
@@ -425,7 +432,8 @@ def say(text):
 def report(result):
     print(f'{result["pods"]} idle pods ready after {result["up_s"]} s; {result["idle_cores"]} cores while idle; gone after {result["down_s"]} s')
     print(f'{result["cycles"]} pods created and deleted, ready after {result["start_s"]} s')
-    print(f'controller killed {result["kills"]} times, ready again after {result["controller_back_s"]} s')
+    for role, kills in result['kills'].items():
+        print(f'{role} killed {kills} times, there again after {result["back_s"][role]} s')
     print(f'load: {result["load"]}')
     before, middle, end = result['figures']
     print('| what | before | after half | at the end |\n|---|---|---|---|')

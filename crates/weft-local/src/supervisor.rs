@@ -1,21 +1,22 @@
-//! Process 1 of a mesh: sets up the node's network, then runs the API, its controllers, the node agent, DNS and address
-//! translation, and keeps a process of the mesh's controller.
+//! Process 1 of a mesh: sets up the node's network, then runs the API, its controllers, the pods' runtime, DNS and address
+//! translation, and keeps a process of the node agent and one of the mesh's controller.
 
 use crate::{
     api::{self, ApiServer},
     border,
     channel::{Channel, FromSupervisor, Refusal, SupervisorConfig, ToSupervisor},
-    controller::{Keeper, Start},
-    controllers,
+    controller, controllers,
     dns::Dns,
     external::External,
     inside,
     network::Network,
     network_policy,
-    node::{NODE_NAME, Node, scheduler},
+    node::{self, NODE_NAME, scheduler},
     rights::Rights,
+    runtime::Runtime,
     service_nat, services,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, Client, api::PostParams, config::Kubeconfig};
 use serde::{Serialize, de::DeserializeOwned};
@@ -189,19 +190,26 @@ async fn mesh(
     tokio::spawn(dns.serve(dns_udp, dns_tcp));
 
     // 3. The node and the mesh's controller.
-    let path = std::env::var("PATH").ok();
-    let node = Node::new(client.clone(), network, config.rights, &config.state_dir, path)?;
+    let runtime = Runtime::new(network, config.rights, config.state_dir.join("logs"))?;
     match &own {
-        Some(server) => server.api().set_kubelet(node.clone()),
+        Some(server) => server.api().set_kubelet(runtime.clone()),
         // Another server may have nobody who binds pods to a node.
         None => drop(tokio::spawn(scheduler::run(client.clone()))),
     }
-    // Another server hears of a node's health from the node.
-    tokio::spawn(node.clone().beat(own.is_none()));
+    let agent = node::agent::Start {
+        kubeconfig: inside.clone(),
+        network,
+        rights: config.rights,
+        state_dir: config.state_dir.clone(),
+        path: std::env::var("PATH").ok(),
+        // Another server hears of a node's health from the node.
+        report: own.is_none(),
+        since: Timestamp::now(),
+    };
     let (end_pods, pods_end) = watch::channel(None);
-    let mut agent = tokio::spawn(node.run(pods_end));
-    let (end_controller, stop) = watch::channel(false);
-    let start = Start {
+    let mut agent = tokio::spawn(node::agent::keeper(&config.name, agent, runtime).run(pods_end));
+    let (end_controller, stop) = watch::channel(None);
+    let start = controller::Start {
         kubeconfig: inside,
         network,
         state_dir: config.state_dir.clone(),
@@ -209,33 +217,32 @@ async fn mesh(
         furnished: false,
         options: config.controller.clone(),
     };
-    let mut controller = tokio::spawn(Keeper::new(&config.name, start).run(stop));
+    let mut controller = tokio::spawn(controller::keeper(&config.name, start).run(stop));
     say(channel, &FromSupervisor::Ready { kubeconfig })?;
 
     // 4. Until the end: pods first, so that they still have a control plane while they drain.
     let grace = tokio::select! {
         grace = stopped.wait_for(Option::is_some) => grace.ok().and_then(|g| *g).unwrap_or_default(),
-        ended = &mut controller => {
-            let result = ended.unwrap_or_else(|e| Err(Fault::new(Code::Invariant).because(e)));
-            return Err(Fault::new(Code::StartFailed)
-                .in_phase(Phase::Start)
-                .about("the controller")
-                .because(result.err().unwrap_or_else(|| Fault::new(Code::Invariant).fact("its keeper", "ended"))));
-        }
-        ended = &mut agent => {
-            return Err(Fault::new(Code::Invariant).about("the node agent").fact("ended", format!("{ended:?}")));
-        }
+        ended = &mut controller => return Err(could_not_begin("the controller", ended)),
+        ended = &mut agent => return Err(could_not_begin("the node agent", ended)),
     };
     end_pods.send_replace(Some(grace));
+    // The keepers have deadlines of their own.
     if let Err(error) = agent.await {
-        tracing::error!(%error, "the node agent failed");
+        tracing::error!(%error, "the node agent's keeper failed");
     }
-    end_controller.send_replace(true);
-    // The keeper has a deadline of its own.
+    end_controller.send_replace(Some(Duration::ZERO));
     if let Err(error) = controller.await {
         tracing::error!(%error, "the controller's keeper failed");
     }
     Ok(())
+}
+
+/// A keeper that returned before it was told to.
+fn could_not_begin(what: &'static str, ended: Result<Result<(), Fault>, tokio::task::JoinError>) -> Fault {
+    let result = ended.unwrap_or_else(|e| Err(Fault::new(Code::Invariant).because(e)));
+    let why = result.err().unwrap_or_else(|| Fault::new(Code::Invariant).fact("its keeper", "ended"));
+    Fault::new(Code::StartFailed).in_phase(Phase::Start).about(what).because(why)
 }
 
 fn api_config(network: &Network) -> api::Config {

@@ -4,6 +4,7 @@
 //! `cargo test -p weft-local --test machine -- up FILE…` starts one with the objects of YAML files and keeps it until Ctrl-C.
 
 mod machine {
+    pub(crate) mod agent;
     pub(crate) mod clusters;
     pub(crate) mod dev;
     pub(crate) mod forward;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let nobody = |mut seat: weft_local::controller::Seat| -> futures_util::future::BoxFuture<'static, _> {
         Box::pin(async move {
             (seat.has_furnished)();
-            let _ = seat.stop.wait_for(|stop| *stop).await;
+            let _ = seat.stop.wait_for(Option::is_some).await;
             Ok(())
         })
     };

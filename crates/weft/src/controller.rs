@@ -152,7 +152,7 @@ pub(crate) async fn serve(seat: Seat) -> Result<(), Fault> {
     has_furnished();
     let stopped = async move {
         // The sender goes with the supervisor: an end as well.
-        let _ = stop.wait_for(|stop| *stop).await;
+        let _ = stop.wait_for(Option::is_some).await;
     };
     weft_control::controller::run(config, client, stopped).await
 }

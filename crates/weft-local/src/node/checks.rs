@@ -1,24 +1,22 @@
 //! What a container is asked while it runs: probes, hooks, and the commands of both.
 
 use super::{
-    container::{ContainerTask, explain},
+    container::ContainerTask,
     probe::{self, Outcome, Thresholds, Timing},
-    process::{self, Joining, Process, exit_code},
 };
+use crate::runtime::wire::RunName;
 use k8s_openapi::api::core::v1::{ExecAction, HTTPGetAction, LifecycleHandler, Probe};
-use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout},
-};
+use std::{future::pending, net::SocketAddr, time::Duration};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 
 impl ContainerTask {
     /// Runs the probes. Returns the name of the one for which the container must be killed.
-    pub(super) async fn probe(&self, process: &Arc<Process>, clock: Instant) -> String {
-        if let Some(startup) = &self.container.startup_probe {
+    pub(super) async fn probe(&self, run: &RunName, clock: Instant) -> String {
+        let has_started = self.pod.record(&self.container.name).is_some_and(|r| r.started);
+        if let Some(startup) = self.container.startup_probe.as_ref().filter(|_| !has_started) {
             let mut thresholds = Thresholds::of(startup);
             let passed = self
-                .each_result(startup, ("Startup", true), (process, clock), |outcome| {
+                .each_result(startup, ("Startup", true), (run, clock), |outcome| {
                     match thresholds.observe(outcome) {
                         Some(Outcome::Success) => Some(true),
                         Some(Outcome::Failure) => Some(false),
@@ -32,12 +30,13 @@ impl ContainerTask {
         }
         self.set(|r| {
             r.started = true;
-            r.ready = self.container.readiness_probe.is_none();
+            // One that was taken over may be known to be.
+            r.ready |= self.container.readiness_probe.is_none();
         });
         let liveness = async {
             let Some(liveness) = &self.container.liveness_probe else { return pending().await };
             let mut thresholds = Thresholds::of(liveness);
-            self.each_result(liveness, ("Liveness", false), (process, clock), |outcome| {
+            self.each_result(liveness, ("Liveness", false), (run, clock), |outcome| {
                 (thresholds.observe(outcome) == Some(Outcome::Failure)).then_some(())
             })
             .await;
@@ -47,7 +46,7 @@ impl ContainerTask {
             let Some(readiness) = &self.container.readiness_probe else { return pending().await };
             let mut thresholds = Thresholds::of(readiness);
             let never: Option<String> = None;
-            self.each_result(readiness, ("Readiness", true), (process, clock), |outcome| {
+            self.each_result(readiness, ("Readiness", true), (run, clock), |outcome| {
                 if let Some(outcome) = thresholds.observe(outcome) {
                     self.set(|r| r.ready = outcome == Outcome::Success);
                 }
@@ -66,13 +65,13 @@ impl ContainerTask {
         &self,
         probe: &Probe,
         (kind, eager): (&str, bool),
-        (process, clock): (&Arc<Process>, Instant),
+        (run, clock): (&RunName, Instant),
         mut observe: impl FnMut(Outcome) -> Option<T>,
     ) -> T {
         let timing = Timing::of(probe);
         sleep_until(clock + timing.delay).await;
         let mut first = Instant::now();
-        if eager && self.succeeds_soon(probe, timing, process).await {
+        if eager && self.succeeds_soon(probe, timing, run).await {
             if let Some(decided) = observe(Outcome::Success) {
                 return decided;
             }
@@ -82,7 +81,7 @@ impl ContainerTask {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let result = match timeout(timing.timeout, self.probe_once(probe, process)).await {
+            let result = match timeout(timing.timeout, self.probe_once(probe, run)).await {
                 Ok(result) => result,
                 Err(_) => Err(format!("no answer within {}s", timing.timeout.as_secs())),
             };
@@ -101,13 +100,13 @@ impl ContainerTask {
 
     /// Looks for the first success at short intervals during one period. What starts is mostly ready in a fraction of it, and
     /// whoever waits for it should not wait for the rest. Failures in this time do not count.
-    async fn succeeds_soon(&self, probe: &Probe, timing: Timing, process: &Arc<Process>) -> bool {
+    async fn succeeds_soon(&self, probe: &Probe, timing: Timing, run: &RunName) -> bool {
         const LONGEST: Duration = Duration::from_millis(500);
         let until = Instant::now() + timing.period;
         // A command costs a process.
         let mut pause = Duration::from_millis(if probe.exec.is_some() { 100 } else { 20 });
         loop {
-            if let Ok(Ok(())) = timeout(timing.timeout, self.probe_once(probe, process)).await {
+            if let Ok(Ok(())) = timeout(timing.timeout, self.probe_once(probe, run)).await {
                 return true;
             }
             sleep_until((Instant::now() + pause).min(until)).await;
@@ -118,7 +117,7 @@ impl ContainerTask {
         }
     }
 
-    async fn probe_once(&self, probe: &Probe, process: &Arc<Process>) -> Result<(), String> {
+    async fn probe_once(&self, probe: &Probe, run: &RunName) -> Result<(), String> {
         if let Some(get) = &probe.http_get {
             return self.http_get(get).await;
         }
@@ -132,14 +131,14 @@ impl ContainerTask {
             return probe::tcp(SocketAddr::from((self.pod.place.pod_ip, port))).await;
         }
         match &probe.exec {
-            Some(exec) => self.exec(exec, process).await,
+            Some(exec) => self.exec(exec, run).await,
             None => Ok(()),
         }
     }
 
-    pub(super) async fn hook(&self, hook: &LifecycleHandler, process: &Arc<Process>) -> Result<(), String> {
+    pub(super) async fn hook(&self, hook: &LifecycleHandler, run: &RunName) -> Result<(), String> {
         if let Some(exec) = &hook.exec {
-            return self.exec(exec, process).await;
+            return self.exec(exec, run).await;
         }
         if let Some(get) = &hook.http_get {
             return self.http_get(get).await;
@@ -155,37 +154,13 @@ impl ContainerTask {
     }
 
     /// Runs a command in the container; dropping the future kills it.
-    async fn exec(&self, exec: &ExecAction, process: &Arc<Process>) -> Result<(), String> {
+    async fn exec(&self, exec: &ExecAction, run: &RunName) -> Result<(), String> {
         let command = exec.command.clone().unwrap_or_default();
-        let joining = Joining { command, stdin: false, tty: false };
-        let mut joined = process::join(process.clone(), joining).await.map_err(|f| explain(&f))?;
-        let mut output = Vec::new();
-        let (mut out, mut err) = (joined.child.stdout.take(), joined.child.stderr.take());
-        // Both are read to the end, so that the command never blocks; the first 10 kB are kept.
-        let (mut kept_out, mut kept_err) = (Vec::new(), Vec::new());
-        let read =
-            async { tokio::join!(keep_first(&mut out, &mut kept_out), keep_first(&mut err, &mut kept_err)) };
-        let (status, _) = tokio::join!(joined.child.wait(), read);
-        let code = status.map_or(255, exit_code);
-        if code == 0 {
+        let output = self.pod.node.runtime.exec(run, command).await?;
+        if output.code == 0 {
             return Ok(());
         }
-        output.extend_from_slice(&kept_out);
-        output.extend_from_slice(&kept_err);
-        let text: String = String::from_utf8_lossy(&output).trim().chars().take(300).collect();
-        Err(format!("command exited with {code}: {text}"))
-    }
-}
-
-async fn keep_first<R: AsyncRead + Unpin>(from: &mut Option<R>, kept: &mut Vec<u8>) {
-    const KEPT: usize = 10 * 1024;
-    let Some(from) = from else { return };
-    let mut part = [0; 4096];
-    while let Ok(n) = from.read(&mut part).await {
-        if n == 0 {
-            return;
-        }
-        let room = KEPT.saturating_sub(kept.len()).min(n);
-        kept.extend_from_slice(&part[..room]);
+        let text: String = output.text.trim().chars().take(300).collect();
+        Err(format!("command exited with {}: {text}", output.code))
     }
 }

@@ -3,12 +3,15 @@
 use super::{
     backoff::CrashBackoff,
     env::Sources,
-    logs::RunLog,
     plan,
     pod::PodRun,
-    process::{self, Process, exit_code},
-    status::{Doing, Ended, Record, Role},
+    status::{Doing, Ended, Record, Role, run_id},
     volumes::{config_map_data, source_failed},
+};
+use crate::runtime::{
+    explain,
+    launch::Launch,
+    wire::{Exit, HeldContainer, RunName, RunState},
 };
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -19,9 +22,7 @@ use kube::Api;
 use rustix::process::Signal;
 use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 use tokio::{
-    process::Child,
     sync::watch,
-    task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use weft_fault::{Code, Fault};
@@ -36,16 +37,15 @@ pub(crate) struct ContainerTask {
     pub(crate) pod: Arc<PodRun>,
     pub(crate) container: Container,
     pub(crate) role: Role,
+    /// What an earlier agent started.
+    pub(crate) held: Option<HeldContainer>,
     /// Set to the deadline when the container is to end.
     pub(crate) stop: watch::Receiver<Option<Instant>>,
 }
 
 /// A run of the container's process.
 struct Run {
-    child: Child,
-    process: Arc<Process>,
-    log: Arc<RunLog>,
-    pumps: Vec<JoinHandle<()>>,
+    name: RunName,
     started: Timestamp,
     clock: Instant,
 }
@@ -54,16 +54,22 @@ impl ContainerTask {
     /// Returns when the container will not run again.
     pub(crate) async fn run(mut self) {
         let mut backoff = CrashBackoff::default();
-        let mut number = 0;
+        let mut held = self.held.take().map(|held| held.now);
+        let mut number = held.as_ref().map_or(0, |run| run.number);
         loop {
-            let Some(started) = self.start_when_configured(number).await else { return };
-            let (ended, ran) = match started {
-                Ok(run) => {
-                    let clock = run.clock;
-                    (self.watch_over(run).await, clock.elapsed())
-                }
-                Err(fault) => (start_error(&fault), Duration::ZERO),
+            let state = match held.take() {
+                Some(run) => run,
+                None => match self.start_when_configured(number).await {
+                    Some(run) => run,
+                    None => return,
+                },
             };
+            let ended = match (state.exit, state.started) {
+                (Some(exit), started) => Ended::new(started, exit),
+                (None, started) => self.watch_over(self.run_of(number, started)).await,
+            };
+            let ran = ended.started.map(|started| ended.finished.duration_since(started));
+            let ran = ran.and_then(|ran| Duration::try_from(ran).ok()).unwrap_or_default();
             if self.is_stopping() || !self.restarts(ended.code) {
                 self.set(|r| {
                     r.doing = Doing::Ended(ended);
@@ -105,7 +111,7 @@ impl ContainerTask {
     }
 
     /// Starts the process. Waits while what it needs from the API is missing; `None` when it is to end meanwhile.
-    async fn start_when_configured(&mut self, number: i32) -> Option<Result<Run, Fault>> {
+    async fn start_when_configured(&mut self, number: i32) -> Option<RunState> {
         loop {
             if self.is_stopping() {
                 self.set(|r| {
@@ -133,7 +139,7 @@ impl ContainerTask {
         }
     }
 
-    async fn plan(&self) -> Result<super::launch::Launch, Fault> {
+    async fn plan(&self) -> Result<Launch, Fault> {
         let pod = self.pod.object();
         let sources = self.sources().await?;
         let volumes = self.pod.volumes.lock().await;
@@ -167,50 +173,61 @@ impl ContainerTask {
         Ok(sources)
     }
 
-    async fn start(&self, number: i32, launch: super::launch::Launch) -> Result<Run, Fault> {
-        let log = RunLog::create(&self.pod.log_dir(&self.container.name), number)
-            .map_err(|e| Fault::new(Code::StartFailed).fact("step", "open the log").because(e))?;
-        self.pod.begin_log(&self.container.name, log.clone());
-        let started = process::start(self.pod.sandbox.clone(), launch).await;
-        let (mut child, process) = match started {
-            Ok(started) => started,
-            Err(fault) => {
-                self.warn("Failed", format!("Error: {}", explain(&fault)));
-                log.close();
-                return Err(fault);
-            }
-        };
-        let mut pumps = Vec::new();
-        if let Some(out) = child.stdout.take() {
-            pumps.push(tokio::spawn(log.clone().pump(out, "stdout")));
+    async fn start(&self, number: i32, launch: Launch) -> RunState {
+        let runtime = &self.pod.node.runtime;
+        let run = runtime.start(self.run_name(number), launch).await.unwrap_or_else(|message| RunState {
+            number,
+            started: None,
+            exit: Some(Exit { code: 128, message, finished: Timestamp::now() }),
+        });
+        if let (None, Some(exit)) = (run.started, &run.exit) {
+            self.warn("Failed", format!("Error: {}", exit.message));
         }
-        if let Some(err) = child.stderr.take() {
-            pumps.push(tokio::spawn(log.clone().pump(err, "stderr")));
-        }
-        self.pod.begin_process(&self.container.name, process.clone());
-        Ok(Run { child, process, log, pumps, started: Timestamp::now(), clock: Instant::now() })
+        run
+    }
+
+    fn run_name(&self, number: i32) -> RunName {
+        self.pod.run_name(&self.container.name, number)
+    }
+
+    fn run_of(&self, number: i32, started: Option<Timestamp>) -> Run {
+        let started = started.unwrap_or_else(Timestamp::now);
+        let ran = Duration::try_from(Timestamp::now().duration_since(started)).unwrap_or_default();
+        let now = Instant::now();
+        Run { name: self.run_name(number), started, clock: now.checked_sub(ran).unwrap_or(now) }
+    }
+
+    /// How a run ended, once it has.
+    async fn ended(&self, run: &Run) -> Ended {
+        let exit = self.pod.node.runtime.wait(&run.name).await;
+        let exit = exit.unwrap_or_else(|message| Exit { code: 255, message, finished: Timestamp::now() });
+        Ended::new(Some(run.started), exit)
     }
 
     /// Probes a run until it ends by itself, fails its probes or is told to end.
-    async fn watch_over(&mut self, mut run: Run) -> Ended {
+    async fn watch_over(&mut self, run: Run) -> Ended {
         let unprobed = self.container.startup_probe.is_none();
         let ready = unprobed && self.container.readiness_probe.is_none();
-        let hook = self.container.lifecycle.as_ref().and_then(|l| l.post_start.clone());
-        let id = format!("weft://{}/{}/{}", self.pod.uid, self.container.name, run.started.as_millisecond());
-        self.set(|r| {
-            r.doing = Doing::Running { since: run.started };
-            // A start hook counts as starting, a sidecar's too.
-            r.started = unprobed && hook.is_none();
-            r.ready = ready && hook.is_none();
-            r.id = Some(id);
-        });
-        self.say("Started", format!("Started container {}", self.container.name));
+        let mut hook = self.container.lifecycle.as_ref().and_then(|l| l.post_start.clone());
+        let id = run_id(&self.pod.uid, &self.container.name, run.started);
+        if self.pod.record(&self.container.name).is_some_and(|r| r.id.as_ref() == Some(&id)) {
+            // An earlier agent has started it, and its hook.
+            hook = None;
+        } else {
+            self.set(|r| {
+                r.doing = Doing::Running { since: run.started };
+                // A start hook counts as starting, a sidecar's too.
+                r.started = unprobed && hook.is_none();
+                r.ready = ready && hook.is_none();
+                r.id = Some(id);
+            });
+            self.say("Started", format!("Started container {}", self.container.name));
+        }
 
-        let (process, clock) = (run.process.clone(), run.clock);
         let reason_to_kill = {
             let probes = async {
                 if let Some(hook) = &hook {
-                    if let Err(why) = self.hook(hook, &process).await {
+                    if let Err(why) = self.hook(hook, &run.name).await {
                         self.warn("FailedPostStartHook", format!("PostStartHook failed: {why}"));
                         return "FailedPostStartHook".to_string();
                     }
@@ -219,14 +236,12 @@ impl ContainerTask {
                         r.ready = ready;
                     });
                 }
-                self.probe(&process, clock).await
+                self.probe(&run.name, run.clock).await
             };
             let mut stop = self.stop.clone();
             tokio::select! {
                 biased;
-                status = run.child.wait() => {
-                    return self.finish(run, status.map_or(255, exit_code)).await;
-                }
+                ended = self.ended(&run) => return ended,
                 () = stop_ordered(&mut stop) => None,
                 why = probes => Some(why),
             }
@@ -254,13 +269,12 @@ impl ContainerTask {
     }
 
     /// preStop, SIGTERM, and SIGKILL at the deadline, which may still be brought forward.
-    async fn terminate(&self, mut run: Run, deadline: &mut watch::Receiver<Option<Instant>>) -> Ended {
+    async fn terminate(&self, run: Run, deadline: &mut watch::Receiver<Option<Instant>>) -> Ended {
         let hook = self.container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
         if let Some(hook) = hook {
-            let process = run.process.clone();
             tokio::select! {
-                status = run.child.wait() => return self.finish(run, status.map_or(255, exit_code)).await,
-                result = self.hook(hook, &process) => if let Err(why) = result {
+                ended = self.ended(&run) => return ended,
+                result = self.hook(hook, &run.name) => if let Err(why) = result {
                     self.warn("FailedPreStopHook", format!("PreStopHook failed: {why}"));
                 },
                 () = passed(deadline) => {}
@@ -277,44 +291,25 @@ impl ContainerTask {
             "SIGKILL" => Signal::KILL,
             _ => Signal::TERM,
         };
-        self.signal(&run, signal);
+        self.signal(&run, signal).await;
         tokio::select! {
-            status = run.child.wait() => return self.finish(run, status.map_or(255, exit_code)).await,
-            () = passed(deadline) => self.signal(&run, Signal::KILL),
+            ended = self.ended(&run) => return ended,
+            () = passed(deadline) => self.signal(&run, Signal::KILL).await,
         }
         // Commands set into the container are reaped by their own tasks; without that, this wait would not end.
-        match timeout(KILL_PATIENCE, run.child.wait()).await {
-            Ok(status) => self.finish(run, status.map_or(255, exit_code)).await,
+        match timeout(KILL_PATIENCE, self.ended(&run)).await {
+            Ok(ended) => ended,
             Err(_) => {
                 tracing::warn!(pod = %self.pod.name, container = self.container.name, "a process does not die");
-                self.finish(run, 137).await
+                let exit = Exit { code: 137, message: String::new(), finished: Timestamp::now() };
+                Ended::new(Some(run.started), exit)
             }
         }
     }
 
-    fn signal(&self, run: &Run, signal: Signal) {
-        if let Err(error) = run.process.pidfd.signal(signal) {
-            tracing::warn!(%error, pod = %self.pod.name, container = self.container.name, "no signal could be sent");
-        }
-    }
-
-    /// The run is over: its output is drained and its log closed.
-    async fn finish(&self, run: Run, code: i32) -> Ended {
-        self.pod.end_process(&self.container.name);
-        for pump in run.pumps {
-            let stop = pump.abort_handle();
-            // The last process closed the pipes; only one that hangs in the kernel could still hold them.
-            if timeout(Duration::from_secs(2), pump).await.is_err() {
-                stop.abort();
-            }
-        }
-        run.log.close();
-        Ended {
-            code,
-            reason: if code == 0 { "Completed" } else { "Error" },
-            message: String::new(),
-            started: Some(run.started),
-            finished: Timestamp::now(),
+    async fn signal(&self, run: &Run, signal: Signal) {
+        if let Err(error) = self.pod.node.runtime.signal(&run.name, signal).await {
+            tracing::warn!(error, pod = %self.pod.name, container = self.container.name, "no signal could be sent");
         }
     }
 
@@ -373,16 +368,6 @@ async fn passed(deadline: &mut watch::Receiver<Option<Instant>>) {
     }
 }
 
-fn start_error(fault: &Fault) -> Ended {
-    Ended {
-        code: 128,
-        reason: "StartError",
-        message: explain(fault),
-        started: None,
-        finished: Timestamp::now(),
-    }
-}
-
 fn never_started() -> Ended {
     Ended {
         code: 137,
@@ -391,16 +376,4 @@ fn never_started() -> Ended {
         started: None,
         finished: Timestamp::now(),
     }
-}
-
-/// A fault with its causes, for a status or an event: the reader of these sees nothing else.
-pub(crate) fn explain(fault: &Fault) -> String {
-    let mut text = fault.to_string();
-    let mut next = std::error::Error::source(fault);
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    format!("{text}. {}", fault.code().remedy())
 }

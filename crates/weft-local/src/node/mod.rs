@@ -1,27 +1,25 @@
-//! The node agent: runs the pods that the API binds to this node as processes of this machine. It talks to the API as
-//! kubelet does, and does what kubelet and a container runtime do.
+//! The node agent: runs the pods that the API binds to this node. It talks to the API as kubelet does and does what kubelet
+//! does, with the machine's runtime ([`crate::runtime`]), in a process of its own. One that is started after another takes over the pods
+//! that it finds, without touching what runs in them.
 
+pub(crate) mod agent;
 mod backoff;
 mod checks;
 mod container;
 mod env;
 mod events;
-pub(crate) mod init;
-mod kubelet;
-mod launch;
-mod logs;
 mod plan;
 mod pod;
 mod probe;
-mod process;
-mod root;
-mod sandbox;
 pub(crate) mod scheduler;
 mod status;
 mod user;
 mod volumes;
 
-use crate::{network::Network, rights::Rights};
+use crate::{
+    keeper::Seat,
+    runtime::{client::RuntimeClient, remove_dir, wire::HeldPod},
+};
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -43,35 +41,32 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use parking_lot::Mutex;
-use pod::{Order, PodRun};
+use pod::Order;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 use tokio::{sync::watch, time::Instant};
-use weft_fault::{Code, Fault, Phase};
-use weft_net::netlink::route::RouteSocket;
 
 /// The node's name.
 pub const NODE_NAME: &str = "weft";
 
 /// The node agent's state, shared by its pods.
-pub struct Node {
+pub(crate) struct Node {
     client: Client,
+    runtime: RuntimeClient,
     ground: plan::Ground,
     /// The pods' files, on a file system in memory.
     pod_root: PathBuf,
-    log_root: PathBuf,
-    sandboxes: Arc<sandbox::Sandboxes>,
     events: events::Events,
-    /// The pods that run, by uid.
-    pods: Mutex<HashMap<String, Arc<PodRun>>>,
+    /// What an earlier agent left, by uid, until it is taken over.
+    held: Mutex<HashMap<String, HeldPod>>,
     /// How many pods' tasks have not ended.
     running: watch::Sender<usize>,
     /// Since when the node is as its conditions say.
-    started: Timestamp,
+    since: Timestamp,
 }
 
 /// Marks pods that only stand for something which their node runs by itself.
@@ -85,42 +80,38 @@ const BEAT: Duration = Duration::from_secs(10);
 struct Ending(Instant);
 
 impl Node {
-    /// Must be called in a tokio runtime, on a thread in the node's network namespace.
-    ///
-    /// `state_dir` holds `pods`, `stage` and `logs`. `path` is the PATH that containers inherit.
-    pub fn new(
-        client: Client,
-        network: Network,
-        rights: Rights,
-        state_dir: &Path,
-        path: Option<String>,
-    ) -> Result<Arc<Self>, Fault> {
-        Ok(Arc::new(Node {
+    /// Must be called in a tokio runtime.
+    fn new(client: Client, runtime: RuntimeClient, start: &agent::Start) -> Self {
+        Node {
             events: events::Events::start(client.clone()),
             client,
+            runtime,
             ground: plan::Ground {
-                rights,
-                network,
+                rights: start.rights,
+                network: start.network,
                 cluster_domain: crate::CLUSTER_DOMAIN.to_string(),
-                stage: state_dir.join("stage"),
+                stage: start.state_dir.join("stage"),
                 weft: plan::this_program(),
-                path,
+                path: start.path.clone(),
             },
-            pod_root: state_dir.join("pods"),
-            log_root: state_dir.join("logs"),
-            sandboxes: Arc::new(sandbox::Sandboxes::new(network, rights, RouteSocket::open()?)),
-            pods: Mutex::default(),
+            pod_root: start.state_dir.join("pods"),
+            held: Mutex::default(),
             running: watch::Sender::new(0),
-            started: Timestamp::now(),
-        }))
+            since: start.since,
+        }
     }
 
-    /// Registers the node and runs its pods, until `stop` says by when they are to end; returns when they have.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<Option<Duration>>) {
+    /// Registers the node and runs its pods, until told by when they are to end; returns when they have.
+    async fn run(self: Arc<Self>, mut seat: Seat) {
+        match self.runtime.list().await {
+            Ok(pods) => *self.held.lock() = pods.into_iter().map(|pod| (pod.name.uid.clone(), pod)).collect(),
+            Err(error) => tracing::error!(error, "what runs already is not known"),
+        }
         while let Err(error) = self.register().await {
             tracing::warn!(%error, "the node was not registered; trying again");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
+        seat.begun();
         let mut orders: HashMap<String, watch::Sender<Order>> = HashMap::new();
         let pods: Api<Pod> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={NODE_NAME}"));
@@ -130,7 +121,7 @@ impl Node {
         let ending = loop {
             let event = tokio::select! {
                 event = events.try_next() => event,
-                grace = stop.wait_for(Option::is_some) => {
+                grace = seat.stop.wait_for(Option::is_some) => {
                     let grace = grace.ok().and_then(|g| *g).unwrap_or_default();
                     break Ending(Instant::now() + grace);
                 }
@@ -145,6 +136,12 @@ impl Node {
                 Ok(Some(watcher::Event::InitDone)) => {
                     let gone = orders.iter().filter(|(uid, _)| !listed.contains(*uid));
                     gone.for_each(|(_, order)| drop(order.send_replace(Order::Gone)));
+                    // And what went while there was no agent.
+                    let left: Vec<String> = self.held.lock().drain().map(|(uid, _)| uid).collect();
+                    for uid in left {
+                        let node = self.clone();
+                        tokio::spawn(async move { node.release(&uid).await });
+                    }
                 }
                 Ok(Some(watcher::Event::Apply(pod))) => self.take(&mut orders, pod),
                 Ok(Some(watcher::Event::Delete(pod))) => {
@@ -209,8 +206,9 @@ impl Node {
                 orders.insert(uid.clone(), order);
                 self.running.send_modify(|n| *n += 1);
                 let node = self.clone();
+                let held = self.held.lock().remove(&uid);
                 tokio::spawn(async move {
-                    pod::run(node.clone(), uid, follow).await;
+                    pod::run(node.clone(), uid, held, follow).await;
                     node.running.send_modify(|n| *n -= 1);
                 });
             }
@@ -300,7 +298,7 @@ impl Node {
             status: status.into(),
             reason: Some(reason.into()),
             last_heartbeat_time: Some(now.clone()),
-            last_transition_time: Some(Time(self.started)),
+            last_transition_time: Some(Time(self.since)),
             ..NodeCondition::default()
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -338,9 +336,12 @@ impl Node {
         }
     }
 
-    /// A pod that runs here.
-    fn pod(&self, uid: &str) -> Result<Arc<PodRun>, Fault> {
-        let found = self.pods.lock().get(uid).cloned();
-        found.ok_or_else(|| Fault::new(Code::NotRunning).in_phase(Phase::Start).about(uid))
+    /// Ends what is left of a pod, and frees its address.
+    async fn release(&self, uid: &str) {
+        if let Err(error) = self.runtime.remove(uid).await {
+            tracing::warn!(error, uid, "a pod's namespaces are left");
+        }
+        volumes::unmount(&self.pod_root.join(uid));
+        remove_dir(&self.pod_root.join(uid));
     }
 }

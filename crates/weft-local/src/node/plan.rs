@@ -2,14 +2,16 @@
 
 use super::{
     env::{self, Place, Sources},
-    launch::{Launch, Program, User},
-    root::WEFT_DIR,
     user::{is_weft, user},
     volumes::Volumes,
 };
 use crate::{
     network::Network,
     rights::{PROXY_MARK, Rights},
+    runtime::{
+        WEFT_DIR,
+        launch::{Launch, Program, User},
+    },
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::path::{Path, PathBuf};
@@ -226,7 +228,7 @@ mod tests {
     fn plan_on(ground: &Ground, container: Value) -> Result<Launch, Fault> {
         let pod = pod(container);
         let place = Place { pod_ip: Ipv4Addr::new(10, 77, 0, 9), host_ip: Ipv4Addr::new(10, 77, 0, 1) };
-        let volumes = Volumes::new("/v".into(), place);
+        let volumes = Volumes::new(Path::new("/v"), place);
         launch(ground, &pod, &pod.spec.as_ref().unwrap().containers[0], place, &Sources::default(), &volumes)
     }
 

@@ -2,14 +2,15 @@
 
 use super::{
     Node,
-    container::{ContainerTask, explain},
+    container::ContainerTask,
     env::Place,
-    logs::RunLog,
     plan::hostname,
-    process::{Process, remove_dir},
-    sandbox::Sandbox,
     status::{self, Doing, Facts, Record, Role},
     volumes::Volumes,
+};
+use crate::runtime::{
+    explain,
+    wire::{HeldContainer, HeldPod, PodName, RunName},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -18,11 +19,14 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use parking_lot::Mutex;
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, timeout},
 };
+
+/// How long the API may take to take a status or to delete a pod, before it is asked again.
+const API_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the agent wants of a pod.
 #[derive(Clone, Debug)]
@@ -41,22 +45,15 @@ pub(crate) struct PodRun {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) place: Place,
-    pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) volumes: tokio::sync::Mutex<Volumes>,
     object: Mutex<Arc<Pod>>,
     records: Mutex<Vec<Record>>,
-    failed: Mutex<Option<(&'static str, String)>>,
-    live: Mutex<HashMap<String, Live>>,
+    /// Why the pod as a whole failed: reason and message.
+    failed: Mutex<Option<(String, String)>>,
+    /// What an earlier agent left, until its tasks have taken it over.
+    held: Mutex<Vec<HeldContainer>>,
     started: Timestamp,
     changed: watch::Sender<u64>,
-}
-
-/// What can be asked of a container from outside.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Live {
-    pub(crate) process: Option<Arc<Process>>,
-    pub(crate) log: Option<Arc<RunLog>>,
-    pub(crate) previous_log: Option<Arc<RunLog>>,
 }
 
 impl PodRun {
@@ -77,27 +74,19 @@ impl PodRun {
         }
     }
 
-    pub(crate) fn live(&self, container: &str) -> Live {
-        self.live.lock().get(container).cloned().unwrap_or_default()
-    }
-    pub(crate) fn begin_process(&self, container: &str, process: Arc<Process>) {
-        self.live.lock().entry(container.to_string()).or_default().process = Some(process);
-    }
-    pub(crate) fn end_process(&self, container: &str) {
-        self.live.lock().entry(container.to_string()).or_default().process = None;
-    }
-    /// The log of a new run; that of the run before the last goes.
-    pub(crate) fn begin_log(&self, container: &str, log: Arc<RunLog>) {
-        let mut live = self.live.lock();
-        let live = live.entry(container.to_string()).or_default();
-        if let Some(older) = live.previous_log.take() {
-            older.remove();
-        }
-        live.previous_log = live.log.replace(log);
+    pub(crate) fn record(&self, container: &str) -> Option<Record> {
+        self.records.lock().iter().find(|r| r.name == container).cloned()
     }
 
-    pub(crate) fn log_dir(&self, container: &str) -> PathBuf {
-        self.node.log_root.join(format!("{}_{}_{}", self.namespace, self.name, self.uid)).join(container)
+    /// The name of a container's run.
+    pub(crate) fn run_name(&self, container: &str, number: i32) -> RunName {
+        RunName { pod: self.uid.clone(), container: container.to_owned(), number }
+    }
+
+    fn take_held(&self, container: &str) -> Option<HeldContainer> {
+        let mut held = self.held.lock();
+        let at = held.iter().position(|c| c.name == container)?;
+        Some(held.swap_remove(at))
     }
 
     /// The grace of the specification.
@@ -112,7 +101,14 @@ impl PodRun {
     }
 
     /// Writes the status now; whether the object still exists.
-    async fn write_status(&self) -> Result<bool, kube::Error> {
+    async fn write_status(&self) -> Result<bool, String> {
+        match timeout(API_PATIENCE, self.patch_status()).await {
+            Ok(written) => written.map_err(|e| e.to_string()),
+            Err(_) => Err(format!("no answer within {} s", API_PATIENCE.as_secs())),
+        }
+    }
+
+    async fn patch_status(&self) -> Result<bool, kube::Error> {
         let pod = self.object();
         let status = {
             let failed = self.failed.lock();
@@ -121,7 +117,7 @@ impl PodRun {
                 pod_ip: Some(self.place.pod_ip),
                 host_ip: self.place.host_ip,
                 started: self.started,
-                failed: failed.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+                failed: failed.as_ref().map(|(reason, message)| (reason.as_str(), message.as_str())),
             };
             status::status(&pod, &self.records.lock(), &facts)
         };
@@ -138,7 +134,12 @@ impl PodRun {
                 }
                 Ok(true)
             }
-            Err(kube::Error::Api(e)) if e.code == 404 || e.code == 409 => Ok(false),
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(false),
+            // Another pod has the name by now; or others wrote at the same time, and this is to be tried again.
+            Err(kube::Error::Api(e)) if e.code == 409 => match self.api().get_opt(&self.name).await? {
+                Some(now) if now.metadata.uid.as_ref() == Some(&self.uid) => Err(kube::Error::Api(e)),
+                _ => Ok(false),
+            },
             Err(e) => Err(e),
         }
     }
@@ -150,7 +151,7 @@ impl PodRun {
         while changed.changed().await.is_ok() {
             changed.borrow_and_update();
             while let Err(error) = self.write_status().await {
-                tracing::warn!(%error, pod = self.name, "the pod's status was not written; trying again");
+                tracing::warn!(error, pod = self.name, "the pod's status was not written; trying again");
                 sleep(Duration::from_secs(1)).await;
             }
         }
@@ -176,40 +177,55 @@ struct Started {
     stop: watch::Sender<Option<Instant>>,
 }
 
-/// Runs a pod until it is over and its object is gone.
-pub(crate) async fn run(node: Arc<Node>, uid: String, mut orders: watch::Receiver<Order>) {
+/// Runs a pod until it is over and its object is gone. `held` is what an earlier agent left of it.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    uid: String,
+    held: Option<HeldPod>,
+    mut orders: watch::Receiver<Order>,
+) {
     let first = orders.borrow_and_update().clone();
-    let Order::Run(pod) = first else {
+    let pod = match (&first, &held) {
+        (Order::Run(pod), _) | (Order::End(pod, _), Some(_)) => pod.clone(),
         // Deleted before it was ever started here.
-        return finish_unstarted(&node, &first, &uid).await;
+        _ => return finish_unstarted(&node, &first, &uid).await,
     };
-    // A pod that ended under an earlier agent is not started again.
+    // A pod that ended under an earlier agent is not started again, but may not have been ended to the last.
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    let ended = matches!(phase, Some("Succeeded" | "Failed"));
+    let runs = held.as_ref().is_some_and(|held| held.containers.iter().any(|c| c.now.exit.is_none()));
+    if ended && !runs {
         let last = wait_end(&mut orders).await;
         return finish_unstarted(&node, &last, &uid).await;
     }
-    let Some(run) = prepare(&node, &uid, pod, &mut orders).await else {
+    let Some(run) = prepare(&node, &uid, pod.clone(), held, &mut orders).await else {
         let last = wait_end(&mut orders).await;
         return finish_unstarted(&node, &last, &uid).await;
     };
-    node.pods.lock().insert(uid.clone(), run.clone());
+    if ended {
+        let status = pod.status.clone().unwrap_or_default();
+        if let Some(reason) = status.reason {
+            *run.failed.lock() = Some((reason, status.message.unwrap_or_default()));
+        }
+    }
     let keepers = [tokio::spawn(run.clone().keep_status()), tokio::spawn(run.clone().keep_volumes())];
 
     let mut started = Vec::new();
-    let over = tokio::select! {
-        // A pod that is over may be deleted in the same instant: its end comes first.
-        biased;
-        () = live(&run, &mut started) => true,
-        () = wait_end_or_update(&run, &mut orders) => false,
-        () = deadline_passed(&run) => {
-            let text = "Pod was active on the node longer than the specified deadline";
-            *run.failed.lock() = Some(("DeadlineExceeded", text.into()));
-            true
-        }
-    };
+    let over = ended
+        || tokio::select! {
+            // A pod that is over may be deleted in the same instant: its end comes first.
+            biased;
+            () = live(&run, &mut started) => true,
+            () = wait_end_or_update(&run, &mut orders) => false,
+            () = deadline_passed(&run) => {
+                let text = "Pod was active on the node longer than the specified deadline";
+                *run.failed.lock() = Some(("DeadlineExceeded".into(), text.into()));
+                true
+            }
+        };
+    let grace = Instant::now() + run.spec_grace();
+    take_over_to_end(&run, &mut started, grace);
     if over {
-        let grace = Instant::now() + run.spec_grace();
         let (_keep, mut ends) = watch::channel(Order::End(run.object(), grace));
         end_containers(&run, started, &mut ends).await;
     } else {
@@ -221,7 +237,7 @@ pub(crate) async fn run(node: Arc<Node>, uid: String, mut orders: watch::Receive
     // The final status, then the object: whoever waits for the pod sees how it ended.
     let mut patience = 10;
     while let Err(error) = run.write_status().await {
-        tracing::warn!(%error, pod = run.name, "the pod's last status was not written; trying again");
+        tracing::warn!(error, pod = run.name, "the pod's last status was not written; trying again");
         patience -= 1;
         if patience == 0 {
             break;
@@ -232,64 +248,71 @@ pub(crate) async fn run(node: Arc<Node>, uid: String, mut orders: watch::Receive
     if !matches!(wait_end(&mut orders).await, Order::Gone) {
         delete_object(&node, &run.namespace, &run.name, &run.uid).await;
     }
-    node.pods.lock().remove(&uid);
-    remove_dir(&node.pod_root.join(&uid));
-    remove_dir(&node.log_root.join(format!("{}_{}_{}", run.namespace, run.name, run.uid)));
+    node.release(&uid).await;
 }
 
-/// Makes the sandbox and the volumes; `None` if the pod is to end first.
+/// Makes the sandbox and the volumes, if they are not there yet; `None` if the pod is to end first.
 async fn prepare(
     node: &Arc<Node>,
     uid: &str,
     pod: Arc<Pod>,
+    held: Option<HeldPod>,
     orders: &mut watch::Receiver<Order>,
 ) -> Option<Arc<PodRun>> {
-    let sandbox = loop {
-        let (ground, host) = (node.clone(), hostname(&pod));
-        let made = tokio::task::spawn_blocking(move || ground.sandboxes.create(&host)).await;
-        match made {
-            Ok(Ok(sandbox)) => break sandbox,
-            Ok(Err(fault)) => node.events.warn(&pod, None, "FailedCreatePodSandBox", explain(&fault)),
-            Err(error) => node.events.warn(&pod, None, "FailedCreatePodSandBox", error.to_string()),
-        }
-        tokio::select! {
-            () = sleep(Duration::from_secs(5)) => {}
-            _ = wait_end(orders) => return None,
-        }
+    let meta = &pod.metadata;
+    let name = PodName {
+        uid: uid.to_owned(),
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
     };
-    let place = Place { pod_ip: sandbox.ip, host_ip: node.ground.network.node_ip() };
-    let roles = status::roles(&pod);
-    let waits_for =
-        if roles.iter().any(|(r, _)| *r != Role::Main) { "PodInitializing" } else { "ContainerCreating" };
-    let records = roles.iter().map(|(role, c)| Record::new(*role, c, waits_for)).collect();
+    let (pod_ip, started, containers) = match held {
+        Some(held) => {
+            let written = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+            (held.ip, written.map_or(held.since, |time| time.0), held.containers)
+        }
+        None => loop {
+            match node.runtime.create(name.clone(), hostname(&pod)).await {
+                Ok(ip) => break (ip, Timestamp::now(), Vec::new()),
+                Err(error) => node.events.warn(&pod, None, "FailedCreatePodSandBox", error),
+            }
+            tokio::select! {
+                () = sleep(Duration::from_secs(5)) => {}
+                _ = wait_end(orders) => return None,
+            }
+        },
+    };
+    let place = Place { pod_ip, host_ip: node.ground.network.node_ip() };
+    let records = status::records(&pod, uid, &containers);
+    let is_new = containers.is_empty();
     let run = Arc::new(PodRun {
         node: node.clone(),
-        uid: uid.to_string(),
-        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: name.uid,
+        namespace: name.namespace,
+        name: name.name,
         place,
-        sandbox: Arc::new(sandbox),
-        volumes: tokio::sync::Mutex::new(Volumes::new(node.pod_root.join(uid).join("volumes"), place)),
+        volumes: tokio::sync::Mutex::new(Volumes::new(&node.pod_root.join(uid), place)),
         object: Mutex::new(pod),
         records: Mutex::new(records),
         failed: Mutex::default(),
-        live: Mutex::default(),
-        started: Timestamp::now(),
+        held: Mutex::new(containers),
+        started,
         changed: watch::Sender::new(0),
     });
-    loop {
+    // Those of containers that run are kept up to date beside them.
+    while is_new {
         let pod = run.object();
         let synced = run.volumes.lock().await.sync(&node.client, &pod).await;
-        let Err(fault) = synced else { return Some(run) };
+        let Err(fault) = synced else { break };
         node.events.warn(&pod, None, "FailedMount", explain(&fault));
         if let Err(error) = run.write_status().await {
-            tracing::debug!(%error, pod = run.name, "the pod's status was not written");
+            tracing::debug!(error, pod = run.name, "the pod's status was not written");
         }
         tokio::select! {
             () = sleep(Duration::from_secs(2)) => {}
             () = wait_end_or_update(&run, orders) => return None,
         }
     }
+    Some(run)
 }
 
 /// Starts the containers in order and returns when the main ones are over (or an init container failed for good).
@@ -297,12 +320,11 @@ async fn live(run: &Arc<PodRun>, started: &mut Vec<Started>) {
     let pod = run.object();
     let mut changed = run.changed.subscribe();
     for (role, container) in status::roles(&pod) {
-        started.push(start(run, role, container));
+        started.push(start(run, role, container, None));
         // Its turn is over when it has ended well, or runs if it is one that stays.
         loop {
             changed.borrow_and_update();
-            let record = run.records.lock().iter().find(|r| r.name == container.name).cloned();
-            let Some(record) = record else { return };
+            let Some(record) = run.record(&container.name) else { return };
             if record.lets_next_start() {
                 break;
             }
@@ -329,16 +351,30 @@ fn mark_creating(run: &PodRun) {
     let mut records = run.records.lock();
     if records.iter().all(|r| r.role == Role::Main || r.lets_next_start()) {
         for record in records.iter_mut().filter(|r| r.role == Role::Main) {
-            record.doing = Doing::Waiting { reason: "ContainerCreating", message: String::new() };
+            if let Doing::Waiting { reason, .. } = &mut record.doing {
+                *reason = "ContainerCreating";
+            }
         }
     }
 }
 
-fn start(run: &Arc<PodRun>, role: Role, container: &Container) -> Started {
-    let (stop, stopped) = watch::channel(None);
-    let task = ContainerTask { pod: run.clone(), container: container.clone(), role, stop: stopped };
+/// Starts a container's task, or has it take over what an earlier agent started. With `ends` it is to end by then.
+fn start(run: &Arc<PodRun>, role: Role, container: &Container, ends: Option<Instant>) -> Started {
+    let (stop, stopped) = watch::channel(ends);
+    let held = run.take_held(&container.name);
+    let task = ContainerTask { pod: run.clone(), container: container.clone(), role, held, stop: stopped };
     tokio::spawn(task.run());
     Started { role, stop }
+}
+
+/// What an earlier agent started and nobody has taken over, since the pod ends.
+fn take_over_to_end(run: &Arc<PodRun>, started: &mut Vec<Started>, ends: Instant) {
+    let left = |name: &str| run.held.lock().iter().any(|c| c.name == name);
+    for (role, container) in status::roles(&run.object()) {
+        if left(&container.name) {
+            started.push(start(run, role, container, Some(ends)));
+        }
+    }
 }
 
 /// Ends main (and init) containers together, then the sidecars in reverse order.
@@ -419,19 +455,22 @@ async fn deadline_passed(run: &PodRun) {
     let pod = run.object();
     let seconds = pod.spec.as_ref().and_then(|s| s.active_deadline_seconds);
     match seconds.and_then(|s| u64::try_from(s).ok()) {
-        Some(seconds) => sleep_until(Instant::now() + Duration::from_secs(seconds)).await,
+        Some(seconds) => {
+            let ran = Duration::try_from(Timestamp::now().duration_since(run.started)).unwrap_or_default();
+            sleep(Duration::from_secs(seconds).saturating_sub(ran)).await;
+        }
         None => std::future::pending().await,
     }
 }
 
 /// A pod without processes: only its object has to go.
 async fn finish_unstarted(node: &Node, order: &Order, uid: &str) {
-    remove_dir(&node.pod_root.join(uid));
     if let Order::End(pod, _) = order {
         let meta = &pod.metadata;
         let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
         delete_object(node, namespace.unwrap_or_default(), name.unwrap_or_default(), uid).await;
     }
+    node.release(uid).await;
 }
 
 async fn delete_object(node: &Node, namespace: &str, name: &str, uid: &str) {
@@ -442,12 +481,13 @@ async fn delete_object(node: &Node, namespace: &str, name: &str, uid: &str) {
         ..DeleteParams::default()
     };
     for _ in 0..30 {
-        match api.delete(name, &params).await {
-            Ok(_) => return,
-            Err(kube::Error::Api(e)) if e.code == 404 || e.code == 409 => return,
-            Err(error) => {
+        match timeout(API_PATIENCE, api.delete(name, &params)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(kube::Error::Api(e))) if e.code == 404 || e.code == 409 => return,
+            Ok(Err(error)) => {
                 tracing::warn!(%error, pod = name, "the pod's object was not deleted; trying again")
             }
+            Err(_) => tracing::warn!(pod = name, "deleting the pod's object is not answered; trying again"),
         }
         sleep(Duration::from_secs(1)).await;
     }

@@ -1,5 +1,6 @@
 //! A pod's status, computed from what its containers do. Pure: no clock, no I/O.
 
+use crate::runtime::wire::{Exit, HeldContainer, RunState};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -48,6 +49,18 @@ pub(crate) struct Ended {
     pub(crate) finished: Timestamp,
 }
 
+impl Ended {
+    /// A run that the runtime saw to its end; one that was never started could not be.
+    pub(crate) fn new(started: Option<Timestamp>, exit: Exit) -> Self {
+        let reason = match (started, exit.code) {
+            (None, _) => "StartError",
+            (Some(_), 0) => "Completed",
+            (Some(_), _) => "Error",
+        };
+        Ended { code: exit.code, reason, message: exit.message, started, finished: exit.finished }
+    }
+}
+
 /// One container as the agent knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -80,6 +93,24 @@ impl Record {
         }
     }
 
+    /// One that an earlier agent started. What that had found out of the present run is what it has written.
+    fn take_over(&mut self, pod_uid: &str, held: &HeldContainer, written: Option<&ContainerStatus>) {
+        let over = |run: &RunState| run.exit.clone().map(|exit| Ended::new(run.started, exit));
+        if let Some(ended) = over(&held.now) {
+            self.doing = Doing::Ended(ended);
+        } else if let Some(since) = held.now.started {
+            self.doing = Doing::Running { since };
+        }
+        self.last = held.before.as_ref().and_then(over);
+        self.restarts = held.now.number;
+        let id = held.now.started.map(|since| run_id(pod_uid, &self.name, since));
+        if let Some(written) = written.filter(|w| id.is_some() && w.container_id == id) {
+            self.id = id;
+            self.started = written.started == Some(true);
+            self.ready = written.ready && held.now.exit.is_none();
+        }
+    }
+
     fn ended_well(&self) -> bool {
         matches!(&self.doing, Doing::Ended(e) if e.code == 0)
     }
@@ -96,6 +127,35 @@ impl Record {
     }
 }
 
+/// Distinguishes the runs of a container.
+pub(crate) fn run_id(pod_uid: &str, container: &str, started: Timestamp) -> String {
+    format!("weft://{pod_uid}/{container}/{}", started.as_millisecond())
+}
+
+/// The records of a pod's containers as its task begins, in order of start; `held` is what an earlier agent left.
+pub(crate) fn records(pod: &Pod, uid: &str, held: &[HeldContainer]) -> Vec<Record> {
+    let roles = roles(pod);
+    let waits_for = if roles.iter().any(|(role, _)| *role != Role::Main) {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
+    let written = pod.status.as_ref();
+    let statuses = |of: &PodStatus| {
+        let lists = [&of.init_container_statuses, &of.container_statuses];
+        lists.into_iter().flatten().flatten().cloned().collect::<Vec<_>>()
+    };
+    let written = written.map(statuses).unwrap_or_default();
+    let record = |(role, container): &(Role, &Container)| {
+        let mut record = Record::new(*role, container, waits_for);
+        if let Some(held) = held.iter().find(|held| held.name == container.name) {
+            record.take_over(uid, held, written.iter().find(|w| w.name == container.name));
+        }
+        record
+    };
+    roles.iter().map(record).collect()
+}
+
 /// Everything the status says that is not in the records.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
@@ -104,7 +164,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_ip: Ipv4Addr,
     pub(crate) started: Timestamp,
     /// A failure of the pod as a whole: reason and message.
-    pub(crate) failed: Option<(&'static str, &'a str)>,
+    pub(crate) failed: Option<(&'a str, &'a str)>,
 }
 
 pub(crate) fn status(pod: &Pod, records: &[Record], facts: &Facts<'_>) -> PodStatus {
@@ -273,7 +333,7 @@ fn terminated(ended: &Ended, id: Option<&String>) -> ContainerState {
 mod tests {
     use super::*;
 
-    fn records(text: &str) -> Vec<Record> {
+    fn written(text: &str) -> Vec<Record> {
         // `i0` an init container that ended with 0, `sR` a sidecar that runs, `mW` a main one that waits,
         // `mB` one that waits after a crash.
         text.split_whitespace()
@@ -308,7 +368,7 @@ mod tests {
     #[test]
     fn phases() {
         let check = |text: &str, policy: &str, want: &str| {
-            assert_eq!(phase(&records(text), policy), want, "{text} {policy}");
+            assert_eq!(phase(&written(text), policy), want, "{text} {policy}");
         };
         check("iW mW", "Always", "Pending");
         check("i0 mW", "Always", "Pending");
@@ -338,8 +398,8 @@ mod tests {
             started: Timestamp::UNIX_EPOCH,
             failed: None,
         };
-        pod.status = Some(status(&pod, &records("i0 mW"), &facts(10)));
-        let later = status(&pod, &records("i0 mR"), &facts(20));
+        pod.status = Some(status(&pod, &written("i0 mW"), &facts(10)));
+        let later = status(&pod, &written("i0 mR"), &facts(20));
         let at = |kind: &str| {
             let list = later.conditions.as_ref().unwrap();
             let c = list.iter().find(|c| c.type_ == kind).unwrap();
@@ -347,8 +407,69 @@ mod tests {
         };
         assert_eq!(at("Ready"), ("True".into(), 20));
         assert_eq!(at("Initialized"), ("True".into(), 10));
-        let waiting = status(&Pod::default(), &records("iW mW"), &facts(1));
+        let waiting = status(&Pod::default(), &written("iW mW"), &facts(1));
         let ready = waiting.conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
         assert_eq!(ready.reason.as_deref(), Some("ContainersNotReady"));
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// An agent that takes over says of each container what the one before it would have said.
+    #[test]
+    fn records_are_those_of_the_agent_before() {
+        let mut pod: Pod = serde_json::from_value(serde_json::json!({
+            "spec": {"initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always"}],
+                     "containers": [{"name": "main"}, {"name": "new"}, {"name": "gone"}]}
+        }))
+        .unwrap();
+        let exit = |code, second| Exit { code, message: String::new(), finished: at(second) };
+        let run = |number, started, exit| RunState { number, started: Some(at(started)), exit };
+        let held = |name: &str, now, before| HeldContainer { name: name.into(), now, before };
+        let held = [
+            held("init", run(0, 1, Some(exit(0, 2))), None),
+            held("side", run(0, 3, None), None),
+            held("main", run(2, 30, None), Some(run(1, 10, Some(exit(9, 20))))),
+            held("gone", run(0, 4, Some(exit(5, 6))), None),
+        ];
+        // What was written before: `main` of its run before, `gone` when it was still there.
+        let mut before = records(&pod, "u", &[]);
+        for (record, second) in before.iter_mut().zip([1, 3, 10, 0, 4]) {
+            record.doing = Doing::Running { since: at(second) };
+            record.id = Some(run_id("u", &record.name, at(second)));
+            (record.started, record.ready) = (true, true);
+        }
+        let facts =
+            Facts { now: at(5), pod_ip: None, host_ip: Ipv4Addr::LOCALHOST, started: at(0), failed: None };
+        pod.status = Some(status(&pod, &before, &facts));
+
+        let after = records(&pod, "u", &held);
+        let shown: Vec<String> = after
+            .iter()
+            .map(|r| {
+                let doing = match &r.doing {
+                    Doing::Waiting { reason, .. } => (*reason).to_owned(),
+                    Doing::Running { since } => format!("runs since {}", since.as_second()),
+                    Doing::Ended(e) => format!("{} {} after {}", e.reason, e.code, e.finished.as_second()),
+                };
+                let last = r.last.as_ref().map(|e| e.code);
+                format!(
+                    "{}: {doing}, last {last:?}, {} restarts, {} {}",
+                    r.name, r.restarts, r.started, r.ready
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "init: Completed 0 after 2, last None, 0 restarts, true false",
+                "side: runs since 3, last None, 0 restarts, true true",
+                // A run that nobody has written about: its probes have yet to be heard.
+                "main: runs since 30, last Some(9), 2 restarts, false false",
+                "new: PodInitializing, last None, 0 restarts, false false",
+                "gone: Error 5 after 6, last None, 0 restarts, true false",
+            ]
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! As whom a container runs, and with which capabilities.
 
-use super::launch::User;
-use crate::rights::Rights;
+use crate::{rights::Rights, runtime::launch::User};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use rustix::thread::CapabilitySet;
 use weft_fault::{Code, Fault, Phase};

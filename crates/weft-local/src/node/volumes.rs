@@ -1,9 +1,7 @@
 //! Volumes: what each source puts on disk, and how it is exchanged under running containers.
 
-use super::{
-    env::{Place, pod_field, resource_field},
-    launch::VolumeMount,
-};
+use super::env::{Place, pod_field, resource_field};
+use crate::runtime::launch::VolumeMount;
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -52,8 +50,8 @@ struct Token {
 
 impl Volumes {
     /// `dir` is the pod's own, on a file system in memory.
-    pub(crate) fn new(dir: PathBuf, place: Place) -> Self {
-        Volumes { dir, place, written: BTreeMap::new(), tokens: BTreeMap::new() }
+    pub(crate) fn new(dir: &Path, place: Place) -> Self {
+        Volumes { dir: of(dir), place, written: BTreeMap::new(), tokens: BTreeMap::new() }
     }
 
     /// Makes every volume of the pod, or brings those with sources up to date.
@@ -370,6 +368,19 @@ fn unusable(volume: &Volume, error: io::Error) -> Fault {
 }
 
 /// An `emptyDir`: everything of the pod's is in memory anyway, so a size limit is all that sets one apart.
+/// Where a pod's volumes are.
+fn of(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("volumes")
+}
+
+/// Unmounts the volumes of a pod that have a file system of their own.
+pub(super) fn unmount(pod_dir: &Path) {
+    for volume in fs::read_dir(of(pod_dir)).into_iter().flatten().flatten() {
+        // Refused where nothing is mounted.
+        let _ = weft_net::mount::detach(&volume.path());
+    }
+}
+
 fn empty_dir(dir: &Path, volume: &Volume) -> io::Result<()> {
     if dir.exists() {
         return Ok(());

@@ -1,6 +1,7 @@
 //! The tests. They share one machine, as they would share a cluster; `kill -9` comes last.
 
 use super::{
+    agent::another_agent_takes_over,
     clusters::meshes_are_apart_or_peers,
     forward::ports_are_forwarded_from_inside_the_pod,
     lab::{self, apply, condition, logs, phase, ready, until},
@@ -62,6 +63,7 @@ pub(crate) fn run(filter: &[&str]) -> ExitCode {
         ports_are_forwarded_from_inside_the_pod,
         redirected_pods,
         images_without_a_command_say_so,
+        another_agent_takes_over,
         network_policies_are_enforced
     );
     let state = root.path().join(&name);
@@ -139,7 +141,7 @@ fn is_refusal(answer: &Result<String, String>) -> bool {
     answer.as_ref().is_err_and(|why| why.contains("Connection refused"))
 }
 
-fn pods(client: &Client) -> Api<Pod> {
+pub(crate) fn pods(client: &Client) -> Api<Pod> {
     Api::default_namespaced(client.clone())
 }
 

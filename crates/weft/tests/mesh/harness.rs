@@ -150,7 +150,12 @@ impl TestMesh {
 
     fn supervisor_log(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.state().join(name)).unwrap_or_default();
-        read("supervisor.log") + "--- the controller's log\n" + &read("controller.log")
+        let (controller, agent) = (read("controller.log"), read("agent.log"));
+        read("supervisor.log")
+            + "--- the controller's log\n"
+            + &controller
+            + "--- the node agent's log\n"
+            + &agent
     }
 }
 

@@ -112,8 +112,8 @@ async fn disturb(mesh: &TestMesh) {
 }
 
 #[test]
-fn no_request_fails_while_controllers_are_killed() {
-    let Some(mesh) = TestMesh::up("killed-controllers", YAML) else { return };
+fn no_request_fails_while_controllers_and_node_agents_are_killed() {
+    let Some(mesh) = TestMesh::up("killed-keepers", YAML) else { return };
     const ISSUER: &str = "/api/v1/namespaces/linkerd/secrets/linkerd-identity-issuer";
     let issuer = mesh.get(ISSUER)["data"].clone();
     assert!(issuer["key.pem"].is_string(), "{issuer}");
@@ -130,9 +130,14 @@ fn no_request_fails_while_controllers_are_killed() {
         .spawn()
         .expect("the load");
     for round in 0..3 {
-        let before = controller(&mesh, None);
-        kill_process(before, Signal::KILL).expect("kill -9");
-        let _next = controller(&mesh, Some(before));
+        let roles = ["__controller", "__agent"];
+        let before = roles.map(|role| kept(&mesh, role, None));
+        for process in before {
+            kill_process(process, Signal::KILL).expect("kill -9");
+        }
+        for (role, process) in roles.into_iter().zip(before) {
+            let _next = kept(&mesh, role, Some(process));
+        }
         until(&format!("controller {round} never answered"), || mesh.ready().is_some());
     }
     let output = loading.wait_with_output().expect("the load ends");
@@ -150,9 +155,9 @@ fn no_request_fails_while_controllers_are_killed() {
     );
 }
 
-/// The process that is the mesh's controller, once it is another than `than`.
-fn controller(mesh: &TestMesh, than: Option<Pid>) -> Pid {
-    let wanted = format!("__controller\0{}\0", mesh.name);
+/// The process that plays a role in the mesh, once it is another than `than`.
+fn kept(mesh: &TestMesh, role: &str, than: Option<Pid>) -> Pid {
+    let wanted = format!("{role}\0{}\0", mesh.name);
     let deadline = Instant::now() + PATIENCE;
     loop {
         let processes = fs::read_dir("/proc").expect("/proc").flatten();
@@ -164,7 +169,7 @@ fn controller(mesh: &TestMesh, than: Option<Pid>) -> Pid {
         if let Some(found) = named.find_map(|pid| Pid::from_raw(pid).filter(|pid| Some(*pid) != than)) {
             return found;
         }
-        assert!(Instant::now() < deadline, "there is no controller");
+        assert!(Instant::now() < deadline, "there is no {role}");
         sleep(Duration::from_millis(50));
     }
 }

@@ -6,14 +6,7 @@ use super::{
     sandbox::Sandbox,
 };
 use crate::{channel::Channel, entry};
-use std::{
-    io,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-    process::Stdio,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 use tokio::process::{Child, Command};
 use weft_fault::{Code, Fault, Phase};
 use weft_net::{
@@ -130,16 +123,6 @@ fn attach_terminal(command: &mut std::process::Command) -> io::Result<std::fs::F
 pub(crate) fn exit_code(status: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(255)
-}
-
-/// Removes a directory of the agent's own. One that is gone is no error.
-pub(crate) fn remove_dir(path: &Path) {
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %path.display(), "a directory is left");
-        }
-        _ => {}
-    }
 }
 
 async fn blocking<T: Send + 'static>(

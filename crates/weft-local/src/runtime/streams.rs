@@ -1,9 +1,7 @@
 //! What the API asks of this node: logs, exec, attach, connections.
 
 use super::{
-    Node,
-    container::explain,
-    pod::{Live, PodRun},
+    Container, Pod, Runtime, explain,
     process::{self, Joining, exit_code},
 };
 use crate::api::{
@@ -16,7 +14,6 @@ use std::{
     fs::File,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -36,21 +33,22 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long output may go on after its command has ended: only processes that it left behind still hold it.
 const DRAIN: Duration = Duration::from_millis(500);
 
-impl Kubelet for Node {
+impl Kubelet for Runtime {
     fn logs(
         &self,
         query: LogQuery,
     ) -> BoxFuture<'_, Result<BoxStream<'static, io::Result<Bytes>>, ApiError>> {
         async move {
-            let live = self.live(&query.pod_uid, &query.pod, &query.container)?;
-            let log = if query.previous { live.previous_log } else { live.log };
-            let Some(log) = log else {
+            let container = self.container(&query.pod_uid, &query.pod, &query.container)?;
+            let run =
+                if query.previous { container.and_then(|c| c.before) } else { container.map(|c| c.now) };
+            let Some(run) = run else {
                 let what = if query.previous { "previous terminated container" } else { "container" };
                 let text = format!("{what} \"{}\" in pod \"{}\" not found", query.container, query.pod);
                 return Err(ApiError::bad_request(text));
             };
             let (to, from) = mpsc::channel(16);
-            tokio::spawn(log.read(query, to));
+            tokio::spawn(run.log.clone().read(query, to));
             Ok(ReceiverStream::new(from).boxed())
         }
         .boxed()
@@ -58,8 +56,9 @@ impl Kubelet for Node {
 
     fn exec(&self, query: ExecQuery, streams: ExecStreams) -> BoxFuture<'_, Result<ExitCode, ApiError>> {
         async move {
-            let live = self.live(&query.pod_uid, &query.pod, &query.container)?;
-            let Some(running) = live.process else {
+            let container = self.container(&query.pod_uid, &query.pod, &query.container)?;
+            let running = container.filter(|c| !c.now.is_over()).and_then(|c| c.now.process.clone());
+            let Some(running) = running else {
                 return Err(ApiError::internal(format!("container not found (\"{}\")", query.container)));
             };
             let joining = Joining { command: query.command, stdin: query.stdin, tty: query.tty };
@@ -76,14 +75,14 @@ impl Kubelet for Node {
 
     fn attach(&self, query: AttachQuery, streams: ExecStreams) -> BoxFuture<'_, Result<ExitCode, ApiError>> {
         async move {
-            let live = self.live(&query.pod_uid, &query.pod, &query.container)?;
-            let Some(log) = live.log else {
+            let container = self.container(&query.pod_uid, &query.pod, &query.container)?;
+            let Some(Container { now: run, .. }) = container else {
                 return Err(ApiError::internal(format!("container not found (\"{}\")", query.container)));
             };
             // Containers have no standard input here: attaching is following the output from now on.
             let follow = LogQuery { follow: true, tail_lines: Some(0), ..LogQuery::default() };
             let (to, mut from) = mpsc::channel(16);
-            tokio::spawn(log.read(follow, to));
+            tokio::spawn(run.log.clone().read(follow, to));
             while let Some(Ok(part)) = from.recv().await {
                 if streams.stdout.send(part).await.is_err() {
                     break;
@@ -104,12 +103,12 @@ impl Kubelet for Node {
 
     fn connect<'a>(&'a self, pod_uid: &'a str, port: u16) -> BoxFuture<'a, io::Result<TcpStream>> {
         async move {
-            let run = self.pod(pod_uid).map_err(|_| io::Error::other("the pod does not run"))?;
-            let v4 = connect_inside(&run, (Ipv4Addr::LOCALHOST, port).into()).await;
+            let pod = self.pod(pod_uid).map_err(|_| io::Error::other("the pod does not run"))?;
+            let v4 = connect_inside(&pod, (Ipv4Addr::LOCALHOST, port).into()).await;
             match v4 {
                 // A server may listen on one family only.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                    connect_inside(&run, (Ipv6Addr::LOCALHOST, port).into()).await.map_err(|_| e)
+                    connect_inside(&pod, (Ipv6Addr::LOCALHOST, port).into()).await.map_err(|_| e)
                 }
                 other => other,
             }
@@ -119,8 +118,8 @@ impl Kubelet for Node {
 }
 
 /// Connects from inside a pod's network namespace: a socket stays in the one in which it was made.
-async fn connect_inside(run: &PodRun, to: SocketAddr) -> io::Result<TcpStream> {
-    let sandbox = run.sandbox.clone();
+async fn connect_inside(pod: &Pod, to: SocketAddr) -> io::Result<TcpStream> {
+    let sandbox = pod.sandbox.clone();
     let make = move || {
         let inside = Enter { net: Some(sandbox.namespaces.net()), ..Enter::default() };
         enter(inside, || if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() })
@@ -131,12 +130,13 @@ async fn connect_inside(run: &PodRun, to: SocketAddr) -> io::Result<TcpStream> {
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-impl Node {
-    fn live(&self, uid: &str, pod: &str, container: &str) -> Result<Live, ApiError> {
-        let run: Arc<PodRun> = self.pod(uid).map_err(|_| {
+impl Runtime {
+    /// A container's runs, if it ever had one.
+    fn container(&self, uid: &str, pod: &str, container: &str) -> Result<Option<Container>, ApiError> {
+        let found = self.pod(uid).map_err(|_| {
             ApiError::bad_request(format!("container \"{container}\" in pod \"{pod}\" is waiting to start"))
         })?;
-        Ok(run.live(container))
+        Ok(found.container(container))
     }
 }
 
