@@ -501,9 +501,15 @@ async fn broken(pki: &Pki, side: Side, row: &Row) -> Result<(), String> {
     // A neighbour that was there all the time.
     let asks = [send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), Hear(" 200 "), SeesEnd];
     let answers = [Hear(END), send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), SeesEither];
+    // On a busy machine a connection may be given up, as idle for 10 ms, before it was ever used.
     let answering = async {
-        let (io, _) = listener.accept().await.map_err(|error| error.to_string())?;
-        End::new(io).play(&answers).await
+        loop {
+            let (io, _) = listener.accept().await.map_err(|error| error.to_string())?;
+            match End::new(io).play(&answers).await {
+                Err(unused) if unused == "ended after \"\"" => {}
+                other => break other,
+            }
+        }
     };
     let (asked, _answered) = tokio::join!(neighbour.play(&asks), within(async { Ok(answering.await) }));
     asked.map_err(|what| format!("the neighbour: {what}"))?;
