@@ -299,20 +299,24 @@ async fn prepare(
         changed: watch::Sender::new(0),
     });
     // Those of containers that run are kept up to date beside them.
-    while is_new {
+    (!is_new || make_volumes(&run, orders).await).then_some(run)
+}
+
+/// Makes the volumes, with patience; false if the pod is to end first.
+async fn make_volumes(run: &PodRun, orders: &mut watch::Receiver<Order>) -> bool {
+    loop {
         let pod = run.object();
-        let synced = run.volumes.lock().await.sync(&node.client, &pod).await;
-        let Err(fault) = synced else { break };
-        node.events.warn(&pod, None, "FailedMount", explain(&fault));
+        let synced = run.volumes.lock().await.sync(&run.node.client, &pod).await;
+        let Err(fault) = synced else { return true };
+        run.node.events.warn(&pod, None, "FailedMount", explain(&fault));
         if let Err(error) = run.write_status().await {
             tracing::debug!(error, pod = run.name, "the pod's status was not written");
         }
         tokio::select! {
             () = sleep(Duration::from_secs(2)) => {}
-            () = wait_end_or_update(&run, orders) => return None,
+            () = wait_end_or_update(run, orders) => return false,
         }
     }
-    Some(run)
 }
 
 /// Starts the containers in order and returns when the main ones are over (or an init container failed for good).
