@@ -7,6 +7,7 @@ use crate::{
     metrics::series::TcpSeries,
     record::Story,
 };
+use futures_util::FutureExt as _;
 use std::{
     cell::Cell,
     fmt, io,
@@ -166,36 +167,56 @@ enum Step {
     Header,
 }
 
-/// Connects in a task of its own, which does not wait for any queue: the ClientHello is written as soon as TCP is up.
-/// The deadline is kept here, outside; an attempt that has missed it writes nothing any more.
+/// Connects, to the application once more if this process stood still meanwhile. (Towards peers that is for whoever has others
+/// to choose from.)
 pub(crate) async fn dial(
     mesh: &Arc<Mesh>,
     target: &Rc<Target>,
     sessions: Sessions,
 ) -> Result<(Io, Made), Fault> {
+    match dial_once(mesh, target, sessions).await {
+        Err(fault) if fault.code() == Code::Stalled && target.role == Role::App => {
+            tracing::debug!(%fault, "connecting once more");
+            dial_once(mesh, target, sessions).await
+        }
+        done => done,
+    }
+}
+
+/// Connects in a task of its own, which does not wait for any queue: the ClientHello is written as soon as TCP is up.
+/// The deadline is kept here, outside; an attempt that has missed it writes nothing any more.
+async fn dial_once(mesh: &Arc<Mesh>, target: &Rc<Target>, sessions: Sessions) -> Result<(Io, Made), Fault> {
     let begun = Instant::now();
     let deadline = begun + target.limit;
     let step = Rc::new(Cell::new(Step::Tcp));
     let attempt = attempt(mesh.clone(), target.clone(), sessions, deadline, step.clone());
     let mut attempt = AbortOnDropHandle::new(tokio::task::spawn_local(attempt));
-    let fault = tokio::select! {
+    let in_time = tokio::select! {
         biased;
         () = sleep(target.limit) => {
+            // Both were due when this process came to run again: what is done by then counts.
+            tokio::task::yield_now().await;
+            (&mut attempt).now_or_never()
+        }
+        ended = &mut attempt => Some(ended),
+    };
+    let fault = match in_time {
+        Some(Ok(Ok(made))) => return Ok(made),
+        Some(Ok(Err(fault))) => fault,
+        Some(Err(panicked)) => Fault::new(Code::Invariant).in_phase(Phase::Connect).because(panicked),
+        None => {
             let fault = overrun(target, step.get(), begun, deadline);
             if matches!(step.get(), Step::Tcp) && !target.way.listens.replace(true) {
                 let target = target.clone();
                 tokio::task::spawn_local(async move {
                     let ended = tokio::time::timeout(LISTENS, attempt).await;
-                    target.way.hear(ended.ok().and_then(Result::ok).and_then(|ended| Some(ended.err()?.code())));
+                    target
+                        .way
+                        .hear(ended.ok().and_then(Result::ok).and_then(|ended| Some(ended.err()?.code())));
                 });
             }
             fault
         }
-        ended = &mut attempt => match ended {
-            Ok(Ok(made)) => return Ok(made),
-            Ok(Err(fault)) => fault,
-            Err(panicked) => Fault::new(Code::Invariant).in_phase(Phase::Connect).because(panicked),
-        },
     };
     Err(fault.peer(target.names))
 }
@@ -229,14 +250,14 @@ async fn attempt(
     mesh.metrics.phase(Phase::Connect, took);
     let mut made = Made { begun, tcp: took, tls: None, weft: false };
     // 2. TLS. If this process stood still meanwhile, the peer has given up or will: say nothing, dial again.
-    if Instant::now() >= deadline {
-        return Err(overrun(&target, Step::Tls, begun, deadline));
-    }
     let Some(tls) = &target.tls else {
         let mut io = Io::plain(tcp);
         io.count(target.series.clone().open());
         return Ok((io, made));
     };
+    if Instant::now() >= deadline {
+        return Err(overrun(&target, Step::Tls, begun, deadline));
+    }
 
     step.set(Step::Tls);
     let handshake_begun = Instant::now();

@@ -25,5 +25,6 @@ mod resets;
 mod retries;
 mod routes;
 mod stalled_readers;
+mod starved;
 mod telemetry;
 mod vanished;

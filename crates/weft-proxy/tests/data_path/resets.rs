@@ -458,6 +458,8 @@ async fn bench(pki: &Pki, side: Side) -> (Proxy, SocketAddr, TcpListener) {
     let mut settings = quick.each_ref().map(|name| (name.as_str(), "10ms")).to_vec();
     // The neighbour says nothing for as long as a row takes.
     settings.extend([("INBOUND_DETECT_TIMEOUT", "60s"), ("OUTBOUND_DETECT_TIMEOUT", "60s")]);
+    // However busy the machine is, a connection is made once.
+    settings.extend([("INBOUND_CONNECT_TIMEOUT", "60s"), ("OUTBOUND_CONNECT_TIMEOUT", "60s")]);
     let proxy = proxy(pki, "store", addr, dst, &settings);
     let detect = Protocol::Detect { timeout: PATIENT, http: HttpPolicy::default() };
     proxy.told.inbound(addr.port(), server(detect, Authn::Unauthenticated));
