@@ -200,20 +200,25 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.args, self.api, self.role, self.random = args, api, role, random.Random(f'{args.seed} {role}')
         self.stopping, self.kills, self.back = threading.Event(), 0, []
+        self.truce = threading.Lock()
 
     def run(self):
-        name = self.args.name
         while not self.stopping.wait(self.random.uniform(0.25, 1.75) * self.args.kill_every):
-            pid = kept(name, self.role)
-            if pid is None:
-                continue
-            os.kill(pid, 9)
-            self.kills += 1
-            began = time.monotonic()
-            until(f'another {self.role}', lambda: kept(name, self.role) not in (None, pid))
-            if self.role == CONTROLLER:
-                until('the controller is ready', lambda: answers(self.api))
-            self.back.append(time.monotonic() - began)
+            with self.truce:
+                self.kill()
+
+    def kill(self):
+        name = self.args.name
+        pid = kept(name, self.role)
+        if pid is None:
+            return
+        os.kill(pid, 9)
+        self.kills += 1
+        began = time.monotonic()
+        until(f'another {self.role}', lambda: kept(name, self.role) not in (None, pid))
+        if self.role == CONTROLLER:
+            until('the controller is ready', lambda: answers(self.api))
+        self.back.append(time.monotonic() - began)
 
     def stop(self):
         self.stopping.set()
@@ -394,7 +399,8 @@ def soak(args, weft, up):
         churn.run(args.cycles // 2)
         say(f'{churn.done} cycles, kills: ' + ', '.join(f'{role} {killer.kills}' for role, killer in killers.items()))
         if len(taken) == 1:
-            taken.append(settled(figures, churn))
+            with killers[CONTROLLER].truce, killers[AGENT].truce:
+                taken.append(settled(figures, churn))
     if args.kill_every:
         for killer in killers.values():
             killer.stop()
