@@ -24,6 +24,9 @@ use weft_net::{
 #[derive(Debug, Serialize, Deserialize)]
 struct Holder {
     pid: u32,
+    /// When the process was started, in the kernel's ticks: its number may be somebody else's by now.
+    #[serde(default)]
+    started: Option<u64>,
     /// What another version did not write down does not keep its mesh from being ended.
     #[serde(default)]
     boot_id: String,
@@ -70,6 +73,7 @@ impl State {
     pub fn write_holder(&self, host_link: &str, host_link_index: u32) -> Result<(), Fault> {
         let holder = Holder {
             pid: std::process::id(),
+            started: start_of(std::process::id()),
             boot_id: boot_id(),
             host_link: host_link.to_string(),
             host_link_index,
@@ -132,7 +136,17 @@ pub fn end(root: &Path, name: &str, grace: Duration) -> Result<bool, Fault> {
 pub fn is_running(root: &Path, name: &str) -> bool {
     // One that ended and that nobody has waited for has a number still, but no program.
     let program = |pid| fs::read_link(format!("/proc/{pid}/exe"));
-    read_holder(&root.join(name)).is_some_and(|holder| program(holder.pid).is_ok())
+    let is_there = |holder: &Holder| {
+        program(holder.pid).is_ok() && (holder.started.is_none() || holder.started == start_of(holder.pid))
+    };
+    read_holder(&root.join(name)).is_some_and(|holder| is_there(&holder))
+}
+
+/// When a process was started, in ticks since the machine was (proc(5)); with its number, no other's.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may hold anything; field 22 is the 20th after it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The names of the meshes that have a state directory.
@@ -399,5 +413,17 @@ mod tests {
         std::fs::write(dir.path().join("holder.json"), r#"{"pid": 7, "more": true}"#).unwrap();
         assert_eq!(read_holder(dir.path()).unwrap().pid, 7);
         assert!(!is_running(dir.path(), "none"));
+    }
+
+    #[test]
+    fn a_number_that_is_another_process_by_now_runs_no_mesh() {
+        let root = tempfile::tempdir().unwrap();
+        let own = start_of(std::process::id()).unwrap();
+        for (started, runs) in [(Some(own), true), (Some(own + 1), false), (None, true)] {
+            std::fs::create_dir_all(root.path().join("test")).unwrap();
+            let holder = serde_json::json!({"pid": std::process::id(), "started": started});
+            std::fs::write(root.path().join("test/holder.json"), holder.to_string()).unwrap();
+            assert_eq!(is_running(root.path(), "test"), runs, "{started:?}");
+        }
     }
 }

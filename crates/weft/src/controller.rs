@@ -1,12 +1,15 @@
 //! The controller inside `weft up`: what it is given from outside, and how it begins.
 
-use crate::apply::{Applier, Refused, api_message};
-use anyhow::{Context as _, Result, bail};
+use crate::{
+    apply::{Applier, Refused, api_message},
+    files::read_text,
+};
+use anyhow::{Result, bail};
 use ipnet::IpNet;
 use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::{fs, net::IpAddr, path::Path, time::Duration};
+use std::{net::IpAddr, path::Path, time::Duration};
 use tokio::time::{Instant, sleep};
 use weft_control::{
     bootstrap::{IdentityFiles, bootstrap_objects},
@@ -61,9 +64,7 @@ impl Settings {
 
 impl Pem {
     fn read(anchor: &Path, issuer: &Path) -> Result<Self> {
-        let read =
-            |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-        let (trust_anchors, both) = (read(anchor)?, read(issuer)?);
+        let (trust_anchors, both) = (read_text(anchor)?, read_text(issuer)?);
         if !trust_anchors.contains("BEGIN CERTIFICATE") {
             bail!("{}: holds no certificate in PEM", anchor.display());
         }
@@ -193,8 +194,8 @@ mod tests {
     fn read(anchor: &str, issuer: &str) -> Result<Pem, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let (a, i) = (folder.path().join("ca.pem"), folder.path().join("issuer.pem"));
-        fs::write(&a, anchor).expect("write");
-        fs::write(&i, issuer).expect("write");
+        std::fs::write(&a, anchor).expect("write");
+        std::fs::write(&i, issuer).expect("write");
         Pem::read(&a, &i).map_err(|e| e.to_string())
     }
 

@@ -5,6 +5,7 @@ mod borrowed;
 mod cluster;
 mod commands;
 mod controller;
+mod files;
 mod live;
 mod log;
 mod manifest;

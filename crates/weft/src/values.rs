@@ -1,12 +1,9 @@
 //! The flags of `install` and `upgrade` that set values.
 
-use anyhow::{Context as _, Result, bail};
+use crate::files::read_text;
+use anyhow::Result;
 use serde_json::{Value, json};
-use std::{
-    fs,
-    io::Read as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 use weft_control::install::{
     values::{
         merge,
@@ -15,9 +12,6 @@ use weft_control::install::{
     yaml,
 };
 use weft_fault::{Code, Fault};
-
-/// No file of values or certificates may be larger.
-const LARGEST: u64 = 4 << 20;
 
 /// Values of an installation (docs/values.md). The later ones win: files, then --set, then the flags that stand for a value.
 #[derive(clap::Args, Debug, Default)]
@@ -128,7 +122,7 @@ impl ValueFlags {
             };
             let mut place = json!({});
             assign(&mut place, &format!("{key}="), Typing::Text).map_err(|why| wrong("--set-file", why))?;
-            put_text(&mut place, &read(Path::new(path))?);
+            put_text(&mut place, &read_text(Path::new(path))?);
             merge(&mut all, &place);
         }
         for (path, value) in self.flags()? {
@@ -184,7 +178,7 @@ impl ValueFlags {
             ("identity.issuer.tls.keyPEM", &self.identity_issuer_key_file),
         ] {
             if let Some(file) = file {
-                all.push((path, json!(read(file)?)));
+                all.push((path, json!(read_text(file)?)));
             }
         }
         Ok(all)
@@ -201,7 +195,7 @@ fn put_text(tree: &mut Value, text: &str) {
 }
 
 fn file(path: &Path) -> Result<Value> {
-    let text = read(path)?;
+    let text = read_text(path)?;
     let tree = yaml::parse(&text)
         .map_err(|why| Fault::new(Code::BadManifest).about(path.display()).fact("problem", why))?;
     match tree {
@@ -213,18 +207,6 @@ fn file(path: &Path) -> Result<Value> {
     }
 }
 
-fn read(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    let file = fs::File::open(path).with_context(|| format!("reading {}", path.display()))?;
-    file.take(LARGEST + 1)
-        .read_to_string(&mut text)
-        .with_context(|| format!("reading {}", path.display()))?;
-    if text.len() as u64 > LARGEST {
-        bail!("{}: it has more than {LARGEST} bytes", path.display());
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,7 +216,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            fs::write(&path, text).expect("written");
+            std::fs::write(&path, text).expect("written");
             path
         };
         let flags = ValueFlags {

@@ -3,7 +3,7 @@
 mod cluster;
 mod plan;
 
-use crate::mesh::Target;
+use crate::{files::read_text, mesh::Target};
 use anyhow::{Context as _, Result, bail};
 use cluster::{Cluster, Identity, NewIssuer};
 use owo_colors::OwoColorize as _;
@@ -112,8 +112,7 @@ impl Trust {
         let cluster = Cluster::new(self.target.client().await?, &self.target.linkerd_namespace);
         let bundle = match &self.roots {
             Some(path) => {
-                let text =
-                    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+                let text = read_text(path)?;
                 Some(TrustBundle::parse(&text).with_context(|| path.display().to_string())?)
             }
             None => None,
@@ -234,12 +233,11 @@ impl Rotate {
 
     fn new_issuer(&self) -> Result<NewIssuer> {
         let next = match (&self.trust_anchor, &self.issuer_certificate, &self.issuer_key) {
-            (Some(root), Some(certificate), Some(key)) => {
-                let read = |path: &PathBuf| {
-                    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
-                };
-                NewIssuer { root: read(root)?, certificate: read(certificate)?, key: read(key)? }
-            }
+            (Some(root), Some(certificate), Some(key)) => NewIssuer {
+                root: read_text(root)?,
+                certificate: read_text(certificate)?,
+                key: read_text(key)?,
+            },
             _ => {
                 let mut config = ControllerConfig::new([0, 0, 0, 0].into(), Vec::new());
                 config.control_namespace.clone_from(&self.target.linkerd_namespace);
