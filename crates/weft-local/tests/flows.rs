@@ -255,13 +255,36 @@ async fn what_is_left_out_is_refused_with_a_reason() {
     let mut pod = pod();
     pod["metadata"].as_object_mut().unwrap().remove("namespace");
     kubectl.ok("create -f -", &pod).await;
-    kubectl
-        .fails("debug p --image=dbg:1 --target=app -c dbg", &none, "ephemeral containers are disabled")
-        .await;
+    kubectl.fails("debug p --image=dbg:1 --target=app -c dbg", &none, "use kubectl exec, or weft exec").await;
+    kubectl.fails("debug p --image=dbg:1 --copy-to=q", &none, "use kubectl exec, or weft exec").await;
+    kubectl.fails("debug node/n1 --image=dbg:1", &none, "use kubectl exec, or weft exec").await;
     assert!(kubectl.ok("get statefulsets", &none).await.contains("No resources found"));
     let set = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "s" } });
     kubectl.fails("apply -f -", &set, "weft runs no StatefulSets: use a Deployment").await;
-    kubectl.fails("get priorityclasses", &none, "doesn't have a resource type \"priorityclasses\"").await;
+    // Whatever form kubectl sends them in.
+    for (command, why) in [
+        ("create cronjob c --image=i --schedule=@daily", "weft runs no CronJobs: use a Job"),
+        ("create ingress i --rule=a/b=web:80", "weft runs no Ingresses: this machine reaches Services"),
+        ("create quota q --hard=cpu=1", "weft runs no ResourceQuotas: nothing is counted"),
+        ("create priorityclass p --value=1", "weft runs no PriorityClasses: no pod gives way"),
+        ("get certificatesigningrequests", "doesn't have a resource type \"certificatesigningrequests\""),
+        ("patch pod p --subresource=resize -p {\"spec\":{}}", "weft resizes no containers"),
+    ] {
+        kubectl.fails(command, &none, why).await;
+    }
+    kubectl.ok("create deployment d --image=i", &none).await;
+    kubectl.fails("autoscale deployment d --max=3", &none, "use kubectl scale").await;
+    assert!(kubectl.ok("get hpa,all", &none).await.contains("deployment.apps/d"));
+    assert!(kubectl.ok("describe namespace default", &none).await.contains("No LimitRange resource."));
+    // Not as a file of its own, either.
+    let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": "p", "namespace": "default" } });
+    kubectl
+        .fails(
+            "create --raw /api/v1/namespaces/default/pods/p/eviction -f -",
+            &eviction,
+            "weft evicts no pods",
+        )
+        .await;
     kubectl.fails("top pod", &none, "Metrics API not available").await;
     // Without eviction, a drain deletes.
     let drained = kubectl.ok("drain n1 --force --grace-period=0 --timeout=30s", &none).await;

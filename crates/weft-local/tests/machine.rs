@@ -8,6 +8,7 @@ mod machine {
     pub(crate) mod clusters;
     pub(crate) mod dev;
     pub(crate) mod forward;
+    pub(crate) mod kubectl;
     pub(crate) mod lab;
     pub(crate) mod policies;
     pub(crate) mod tests;

@@ -13,7 +13,7 @@ use std::{
 };
 use weft_fault::{Code, Fault};
 use weft_kube::fetch::{fetch, is_url};
-use weft_local::api::kinds::NOT_RUN;
+use weft_local::api::left_out;
 
 /// No single file may be larger: manifests are text written by people.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -261,7 +261,7 @@ fn check(document: &Document, faults: &mut Vec<Fault>) {
 /// What of the documents a mesh with an API of its own does not run.
 pub(crate) fn not_run(documents: &[Document]) -> Vec<Fault> {
     let found = documents.iter().filter_map(|document| {
-        let (_, instead) = NOT_RUN.iter().find(|(kind, _)| *kind == document.kind())?;
+        let (_, instead) = left_out::KINDS.iter().find(|(kind, _)| *kind == document.kind())?;
         let object = format!("{}/{}", document.kind().to_lowercase(), document.name());
         Some(document.fault(Code::KindNotEnforced, &[]).fact("object", object).fact("instead", instead))
     });

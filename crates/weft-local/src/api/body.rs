@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::kinds::Kind;
+use super::left_out;
 use super::patch::Patch;
 use super::protobuf;
 
@@ -39,12 +40,9 @@ pub(super) fn read_object(request: &Request<Bytes>, kind: &str) -> Result<Read, 
         ))
     };
     let unsupported = || {
-        ApiError::new(
-            415,
-            "UnsupportedMediaType",
-            "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml",
-        )
+        let message = "the body of the request was in an unknown format - accepted media types include: application/json, \
+             application/yaml";
+        ApiError::new(415, "UnsupportedMediaType", message)
     };
     let plain = |object| Read { object, noticed: Vec::new() };
     match media_type(request).as_str() {
@@ -53,7 +51,11 @@ pub(super) fn read_object(request: &Request<Bytes>, kind: &str) -> Result<Read, 
             let text = std::str::from_utf8(body).map_err(|e| unreadable(e.to_string()))?;
             serde_saphyr::from_str(text).map(plain).map_err(|e| unreadable(e.to_string()))
         }
-        "application/vnd.kubernetes.protobuf" => protobuf::decode(body).map(plain).ok_or_else(unsupported),
+        "application/vnd.kubernetes.protobuf" => protobuf::decode(body).map(plain).ok_or_else(|| {
+            let mut refusal = unsupported();
+            refusal.message = format!("{}; {}", refusal.message, left_out::in_protobuf(kind));
+            refusal
+        }),
         _ => Err(unsupported()),
     }
 }

@@ -176,6 +176,10 @@ impl Call<'_> {
 
     async fn create(&self, request: Request<Bytes>, shown: Shown) -> Result<Response<Body>, ApiError> {
         let mut write = self.write(&request, "CreateOptions")?;
+        // Whatever the body is: clients send some of these kinds in forms that are not read.
+        if let Some(refusal) = self.kind.not_run() {
+            return Err(refusal);
+        }
         let read = read_object(&request, &self.kind.kind)?;
         write.noticed = read.noticed;
         let object = self.api.create(&self.kind, &self.address.namespace, read.object, &mut write).await?;
@@ -237,6 +241,8 @@ impl Call<'_> {
 
     pub(super) async fn scale(&self, request: Request<Bytes>) -> Result<Response<Body>, ApiError> {
         let (namespace, name) = (&self.address.namespace, &self.address.name);
+        let shown =
+            Shown::negotiate(request.headers(), self.query.get("includeObject"), Asked::One("Scale"))?;
         let mut write = self.write(&request, "UpdateOptions")?;
         let scale = match *request.method() {
             Method::GET => {
@@ -261,7 +267,7 @@ impl Call<'_> {
             }
             _ => return Err(ApiError::method_not_allowed()),
         };
-        Ok(Shown::JSON.answer(StatusCode::OK, &scale))
+        Ok(shown.answer(StatusCode::OK, &shown.scale(scale)))
     }
 
     /// Binds a pod to a node: schedulers of others may do so.

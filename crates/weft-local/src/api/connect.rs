@@ -25,7 +25,7 @@ use super::kubelet::{AttachQuery, ExecQuery, ExecStreams, ExitCode, Kubelet, Log
 use super::request::{Address, Query};
 use super::respond::{self, Body};
 use super::websocket::{self, Handshake, PING_EVERY, Socket, SocketError, message};
-use super::{Api, meta};
+use super::{Api, left_out, meta};
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
@@ -45,6 +45,8 @@ const QUEUE: usize = 16;
 struct Target {
     pod_uid: String,
     container: String,
+    /// Whether the container asks for an input that clients may attach to.
+    input: bool,
     /// Whether the pod has a node.
     bound: bool,
 }
@@ -81,6 +83,7 @@ impl Target {
         Ok(Self {
             pod_uid: meta::uid(&pod).to_owned(),
             container: container.to_owned(),
+            input: own.iter().any(|known| known["name"] == container && known["stdin"] == json!(true)),
             bound: !meta::text(&pod, "/spec/nodeName").is_empty(),
         })
     }
@@ -159,6 +162,9 @@ pub(super) fn upgrade(
     let exec = address.subresource == "exec";
     if exec && command.is_empty() {
         return Err(ApiError::bad_request("you must specify at least 1 command for the container"));
+    }
+    if !exec && stdin && target.input {
+        return Err(left_out::input());
     }
     let handshake = Handshake::of(&request, &PROTOCOLS)?;
 

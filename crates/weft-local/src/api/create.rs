@@ -21,9 +21,8 @@ impl Api {
         write: &mut Write<'_>,
     ) -> Result<Arc<Value>, ApiError> {
         check_envelope(kind, &body)?;
-        if let Some(instead) = kind.not_run() {
-            let message = format!("weft runs no {}s: {instead}", kind.kind);
-            return Err(ApiError::new(501, "NotImplemented", message));
+        if let Some(refusal) = kind.not_run() {
+            return Err(refusal);
         }
         let given = meta::namespace(&body);
         if kind.namespaced && !given.is_empty() && given != namespace {

@@ -155,6 +155,7 @@ fn resource_of(kind: &Arc<Kind>) -> Resource {
                 add("binding", "", "", "Binding", &["create"]);
                 add("exec", "", "", "PodExecOptions", CONNECT);
                 add("log", "", "", "Pod", &["get"]);
+                add("portforward", "", "", "PodPortForwardOptions", CONNECT);
                 add("proxy", "", "", "PodProxyOptions", PROXY);
             }
             "services" => add("proxy", "", "", "ServiceProxyOptions", PROXY),

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::{
-    admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
-    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, events::v1 as events,
-    networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac,
+    admissionregistration::v1 as admission, apps::v1 as apps, autoscaling::v1 as autoscaling_v1,
+    autoscaling::v2 as autoscaling, batch::v1 as batch, coordination::v1 as coordination, core::v1 as core,
+    discovery::v1 as discovery, events::v1 as events, networking::v1 as networking, node::v1 as node,
+    policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use parking_lot::RwLock;
@@ -16,8 +17,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::meta;
+use super::error::ApiError;
 use super::rules::Rules;
+use super::{left_out, meta};
 
 /// What is known of a built-in kind by its type.
 #[derive(Debug, Clone, Copy)]
@@ -99,9 +101,8 @@ impl Kind {
     }
 
     /// Why none is made, if it is one that nothing acts on.
-    pub fn not_run(&self) -> Option<&'static str> {
-        let found = NOT_RUN.iter().find(|(kind, _)| *kind == self.kind && !self.is_custom());
-        found.map(|(_, instead)| *instead)
+    pub(super) fn not_run(&self) -> Option<ApiError> {
+        if self.is_custom() { None } else { left_out::kind(&self.kind) }
     }
 
     /// The verbs, in the order a real server lists them.
@@ -131,6 +132,7 @@ fn decode<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, Stri
 }
 
 /// What a row of the table says beside names.
+#[derive(Clone, Copy)]
 struct Traits {
     namespaced: bool,
     status: bool,
@@ -156,19 +158,7 @@ type Row = (
     &'static [&'static str],
 );
 
-/// Kinds that nothing acts on, and what to do instead. They may be looked for, as clients do that prune or list everything; to
-/// make one is refused, which is better than to accept it in silence.
-pub const NOT_RUN: [(&str, &str); 7] = [
-    ("StatefulSet", "use a Deployment, or Pods with names of their own"),
-    ("DaemonSet", "use a Deployment: there is one node"),
-    ("CronJob", "use a Job"),
-    ("ReplicationController", "use a Deployment"),
-    ("PersistentVolume", "use a hostPath or emptyDir volume"),
-    ("PersistentVolumeClaim", "use a hostPath or emptyDir volume"),
-    ("Ingress", "this machine reaches Services directly"),
-];
-
-/// Everything that `weft up` runs or stores, and [`NOT_RUN`].
+/// Everything that `weft up` runs or stores, and what is only looked for ([`left_out::KINDS`]).
 #[rustfmt::skip]
 fn table() -> Vec<Row> {
     let rbac_group = "rbac.authorization.k8s.io";
@@ -188,6 +178,7 @@ fn table() -> Vec<Row> {
             "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid", "regarding.apiVersion",
             "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type",
         ]),
+        ("", "v1", "limitranges", "LimitRange", &["limits"], false, NAMESPACED, typed::<core::LimitRange>(), &[]),
         ("", "v1", "namespaces", "Namespace", &["ns"], false, Traits { status: true, ..CLUSTER }, typed::<core::Namespace>(), &["status.phase"]),
         ("", "v1", "nodes", "Node", &["no"], false, Traits { status: true, ..CLUSTER }, typed::<core::Node>(), &["spec.unschedulable"]),
         ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", &["pvc"], false, WITH_STATUS, typed::<core::PersistentVolumeClaim>(), &[]),
@@ -197,6 +188,7 @@ fn table() -> Vec<Row> {
             "status.phase", "status.podIP", "status.nominatedNodeName",
         ]),
         ("", "v1", "replicationcontrollers", "ReplicationController", &["rc"], true, WORKLOAD, typed::<core::ReplicationController>(), &["status.replicas"]),
+        ("", "v1", "resourcequotas", "ResourceQuota", &["quota"], false, WITH_STATUS, typed::<core::ResourceQuota>(), &[]),
         ("", "v1", "secrets", "Secret", &[], false, NAMESPACED, typed::<core::Secret>(), &["type"]),
         ("", "v1", "serviceaccounts", "ServiceAccount", &["sa"], false, NAMESPACED, typed::<core::ServiceAccount>(), &[]),
         ("", "v1", "services", "Service", &["svc"], true, WITH_STATUS, typed::<core::Service>(), &["spec.clusterIP", "spec.type"]),
@@ -204,10 +196,13 @@ fn table() -> Vec<Row> {
         ("apps", "v1", "deployments", "Deployment", &["deploy"], true, WORKLOAD, typed::<apps::Deployment>(), &[]),
         ("apps", "v1", "replicasets", "ReplicaSet", &["rs"], true, WORKLOAD, typed::<apps::ReplicaSet>(), &["status.replicas"]),
         ("apps", "v1", "statefulsets", "StatefulSet", &["sts"], true, WORKLOAD, typed::<apps::StatefulSet>(), &[]),
+        ("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", &["hpa"], true, WITH_STATUS, typed::<autoscaling::HorizontalPodAutoscaler>(), &[]),
+        ("autoscaling", "v1", "horizontalpodautoscalers", "HorizontalPodAutoscaler", &["hpa"], true, WITH_STATUS, typed::<autoscaling_v1::HorizontalPodAutoscaler>(), &[]),
         ("batch", "v1", "cronjobs", "CronJob", &["cj"], true, Traits { scale: false, ..WORKLOAD }, typed::<batch::CronJob>(), &[]),
         ("batch", "v1", "jobs", "Job", &[], true, Traits { scale: false, ..WORKLOAD }, typed::<batch::Job>(), &["status.successful"]),
         // A budget bounds evictions, and nothing is evicted here: it holds by itself.
         ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", &["pdb"], false, Traits { status: true, ..generation }, typed::<policy::PodDisruptionBudget>(), &[]),
+        ("networking.k8s.io", "v1", "ingressclasses", "IngressClass", &[], false, cluster_generation, typed::<networking::IngressClass>(), &[]),
         ("networking.k8s.io", "v1", "ingresses", "Ingress", &["ing"], false, Traits { generation: true, ..WITH_STATUS }, typed::<networking::Ingress>(), &[]),
         ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", &["netpol"], false, Traits { generation: true, ..NAMESPACED }, typed::<networking::NetworkPolicy>(), &[]),
         (rbac_group, "v1", "clusterrolebindings", "ClusterRoleBinding", &[], false, CLUSTER, typed::<rbac::ClusterRoleBinding>(), &[]),
@@ -220,6 +215,9 @@ fn table() -> Vec<Row> {
         // Only the range that the server was started with.
         ("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", &[], false, Traits { status: true, ..CLUSTER }, typed::<networking::ServiceCIDR>(), &[]),
         ("coordination.k8s.io", "v1", "leases", "Lease", &[], false, NAMESPACED, typed::<coordination::Lease>(), &[]),
+        ("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", &[], false, CLUSTER, typed::<node::RuntimeClass>(), &[]),
+        ("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", &["pc"], false, cluster_generation, typed::<scheduling::PriorityClass>(), &[]),
+        ("storage.k8s.io", "v1", "storageclasses", "StorageClass", &["sc"], false, CLUSTER, typed::<storage::StorageClass>(), &[]),
         ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", &[], false, generation, typed::<discovery::EndpointSlice>(), &[]),
     ]
 }
@@ -320,7 +318,10 @@ fn from_row(row: Row) -> Kind {
         unconditional: !CONDITIONAL.contains(&plural),
         stored: if view { version.to_owned() } else { api_version(group, version) },
         renamed: if view { EVENT_FIELDS } else { &[] },
-        deprecated: None,
+        // A real server says so of this one kind of those that are served here.
+        deprecated: (plural == "endpoints").then(|| {
+            "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()
+        }),
         status: traits.status,
         scale: traits.scale,
         generation: traits.generation,
@@ -432,10 +433,5 @@ mod tests {
         assert_eq!(&*kinds.find("apps", "v1", "deployments").unwrap().resource, "deployments.apps");
         assert_eq!(kinds.find_kind("v1", "Pod").unwrap().plural, "pods");
         assert!(kinds.find("apps", "v1", "controllerrevisions").is_none());
-        for (kind, _) in NOT_RUN {
-            assert!(kinds.all().iter().any(|known| known.kind == kind), "{kind}");
-        }
-        assert!(kinds.find_kind("apps/v1", "StatefulSet").unwrap().not_run().is_some());
-        assert_eq!(kinds.find_kind("v1", "Pod").unwrap().not_run(), None);
     }
 }

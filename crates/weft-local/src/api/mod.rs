@@ -22,6 +22,7 @@ mod create;
 pub mod delete;
 mod discovery;
 mod fields;
+pub mod left_out;
 mod managers;
 mod match_condition;
 mod openapi;

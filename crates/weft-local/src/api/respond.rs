@@ -157,6 +157,15 @@ impl Shown {
         }
     }
 
+    /// A `Scale` as asked for.
+    pub(super) fn scale(self, scale: Value) -> Value {
+        match self.form {
+            Form::Object => scale,
+            Form::Metadata => partial(&scale),
+            Form::Table { beta, include } => table::of_scale(scale, beta, include),
+        }
+    }
+
     /// A list as asked for.
     pub(super) fn list(self, kind: &Kind, page: &Page) -> Value {
         let revision = page.revision.to_string();

@@ -24,7 +24,7 @@ use super::request::{Address, Query};
 use super::respond::{self, Body, Shown};
 use super::selector::FieldSelector;
 use super::update::Part;
-use super::{Api, Config, connect, discovery, openapi, port_forward, proxy, reviews, tls};
+use super::{Api, Config, connect, discovery, left_out, openapi, port_forward, proxy, reviews, tls};
 
 /// The largest body that is read, as on a real server.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -213,16 +213,12 @@ async fn serve(call: Call<'_>, request: Request<Bytes>) -> Result<Response<Body>
         }
         "binding" if call.kind.plural == "pods" => call.bind(request).await,
         "log" if call.kind.plural == "pods" => connect::logs(api, &call.address, &call.query).await,
-        "eviction" if call.kind.plural == "pods" => Err(ApiError::new(
-            501,
-            "NotImplemented",
-            "weft evicts no pods: there is one node to run them; delete the pod",
-        )),
         subresource => {
-            if ["resize", "ephemeralcontainers"].contains(&subresource) && call.kind.plural == "pods" {
-                api.get(&call.kind, &call.address.namespace, &call.address.name)?;
-            }
-            Err(ApiError::no_such_resource())
+            let part = (call.kind.plural == "pods").then(|| left_out::part_of_pod(subresource)).flatten();
+            let Some(refusal) = part else { return Err(ApiError::no_such_resource()) };
+            // That there is no such pod comes first.
+            api.get(&call.kind, &call.address.namespace, &call.address.name)?;
+            Err(refusal)
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Tables: what `kubectl get` prints.
 
+mod custom;
+mod network;
+mod pod;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,11 +14,14 @@ use super::meta::{self, text};
 use super::read;
 use super::respond::{Include, partial};
 use super::selector::LabelSelector;
+use network::{budget, endpoints, policy, service, slice};
 
 const NONE: &str = "<none>";
 
 /// A column: name, type, priority (1: only wide).
 type Column = (&'static str, &'static str, u8);
+
+const AGE: Column = ("Age", "string", 0);
 
 /// Builds a table of objects of one kind; without `headed` the columns are left out (later events of a watch).
 pub(super) fn of(
@@ -25,15 +32,38 @@ pub(super) fn of(
     include: Include,
     headed: bool,
 ) -> Value {
-    let version = if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
     let Layout { columns, named, cells } = layout(kind);
+    let cells = |object: &Value, now| cells(kind, object, now);
+    build((columns, named), cells, objects, revision, beta, include, headed)
+}
+
+/// The table of one `Scale`, which is no kind of its own.
+pub(super) fn of_scale(scale: Value, beta: bool, include: Include) -> Value {
+    let columns = definitions(true, &[("Desired", "integer", 0), ("Available", "integer", 0), AGE]);
+    let revision = meta::resource_version(&scale).to_owned();
+    let cells = |scale: &Value, now| {
+        vec![json!(count(scale, "/spec/replicas")), json!(count(scale, "/status/replicas")), age(scale, now)]
+    };
+    build((columns, true), cells, &[Arc::new(scale)], &revision, beta, include, true)
+}
+
+fn build(
+    (columns, named): (Vec<Value>, bool),
+    cells: impl Fn(&Value, Timestamp) -> Vec<Value>,
+    objects: &[Arc<Value>],
+    revision: &str,
+    beta: bool,
+    include: Include,
+    headed: bool,
+) -> Value {
+    let version = if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
     let now = Timestamp::now();
     let rows: Vec<Value> = objects
         .iter()
         .map(|object| {
             let mut row = json!({ "cells": [] });
             let name = named.then(|| json!(meta::name(object)));
-            row["cells"] = name.into_iter().chain(cells(kind, object, now)).collect();
+            row["cells"] = name.into_iter().chain(cells(object, now)).collect();
             row["object"] = match include {
                 Include::Nothing => Value::Null,
                 Include::Metadata => {
@@ -67,7 +97,7 @@ struct Layout {
 
 fn layout(kind: &Kind) -> Layout {
     if let Form::Custom(version) = &kind.form {
-        return Layout { columns: custom_columns(version), named: true, cells: custom_cells };
+        return Layout { columns: custom::columns(version), named: true, cells: custom::cells };
     }
     let (columns, cells): (&[Column], Cells) = match kind.plural.as_str() {
         "pods" => (
@@ -75,13 +105,13 @@ fn layout(kind: &Kind) -> Layout {
                 ("Ready", "string", 0),
                 ("Status", "string", 0),
                 ("Restarts", "string", 0),
-                ("Age", "string", 0),
+                AGE,
                 ("IP", "string", 1),
                 ("Node", "string", 1),
                 ("Nominated Node", "string", 1),
                 ("Readiness Gates", "string", 1),
             ],
-            pod,
+            pod::row,
         ),
         "services" => (
             &[
@@ -89,7 +119,7 @@ fn layout(kind: &Kind) -> Layout {
                 ("Cluster-IP", "string", 0),
                 ("External-IP", "string", 0),
                 ("Port(s)", "string", 0),
-                ("Age", "string", 0),
+                AGE,
                 ("Selector", "string", 1),
             ],
             service,
@@ -99,7 +129,7 @@ fn layout(kind: &Kind) -> Layout {
                 ("Ready", "string", 0),
                 ("Up-to-date", "string", 0),
                 ("Available", "string", 0),
-                ("Age", "string", 0),
+                AGE,
                 ("Containers", "string", 1),
                 ("Images", "string", 1),
                 ("Selector", "string", 1),
@@ -111,7 +141,7 @@ fn layout(kind: &Kind) -> Layout {
                 ("Desired", "integer", 0),
                 ("Current", "integer", 0),
                 ("Ready", "integer", 0),
-                ("Age", "string", 0),
+                AGE,
                 ("Containers", "string", 1),
                 ("Images", "string", 1),
                 ("Selector", "string", 1),
@@ -123,31 +153,29 @@ fn layout(kind: &Kind) -> Layout {
                 ("Status", "string", 0),
                 ("Completions", "string", 0),
                 ("Duration", "string", 0),
-                ("Age", "string", 0),
+                AGE,
                 ("Containers", "string", 1),
                 ("Images", "string", 1),
                 ("Selector", "string", 1),
             ],
             job,
         ),
-        "configmaps" => (&[("Data", "string", 0), ("Age", "string", 0)], |_, object, now| {
+        "configmaps" => (&[("Data", "string", 0), AGE], |_, object, now| {
             let count = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
             vec![json!(count("data") + count("binaryData")), age(object, now)]
         }),
-        "secrets" => {
-            (&[("Type", "string", 0), ("Data", "string", 0), ("Age", "string", 0)], |_, object, now| {
-                let count = object["data"].as_object().map_or(0, serde_json::Map::len);
-                vec![object["type"].clone(), json!(count), age(object, now)]
-            })
-        }
-        "namespaces" => (&[("Status", "string", 0), ("Age", "string", 0)], |_, object, now| {
+        "secrets" => (&[("Type", "string", 0), ("Data", "string", 0), AGE], |_, object, now| {
+            let count = object["data"].as_object().map_or(0, serde_json::Map::len);
+            vec![object["type"].clone(), json!(count), age(object, now)]
+        }),
+        "namespaces" => (&[("Status", "string", 0), AGE], |_, object, now| {
             vec![object["status"]["phase"].clone(), age(object, now)]
         }),
         "nodes" => (
             &[
                 ("Status", "string", 0),
                 ("Roles", "string", 0),
-                ("Age", "string", 0),
+                AGE,
                 ("Version", "string", 0),
                 ("Internal-IP", "string", 1),
                 ("External-IP", "string", 1),
@@ -157,14 +185,32 @@ fn layout(kind: &Kind) -> Layout {
             ],
             node,
         ),
-        "endpointslices" => (
+        "endpointslices" => {
+            (&[("AddressType", "string", 0), ("Ports", "string", 0), ("Endpoints", "string", 0), AGE], slice)
+        }
+        "endpoints" => (&[("Endpoints", "string", 0), AGE], endpoints),
+        "networkpolicies" => (&[("Pod-Selector", "string", 0), AGE], policy),
+        "servicecidrs" => (&[("CIDRs", "string", 0), AGE], |_, object, now| {
+            vec![json!(texts(object, "/spec/cidrs").join(",")), age(object, now)]
+        }),
+        "poddisruptionbudgets" => (
             &[
-                ("AddressType", "string", 0),
-                ("Ports", "string", 0),
-                ("Endpoints", "string", 0),
-                ("Age", "string", 0),
+                ("Min Available", "string", 0),
+                ("Max Unavailable", "string", 0),
+                ("Allowed Disruptions", "integer", 0),
+                AGE,
             ],
-            slice,
+            budget,
+        ),
+        "rolebindings" | "clusterrolebindings" => (
+            &[
+                ("Role", "string", 0),
+                AGE,
+                ("Users", "string", 1),
+                ("Groups", "string", 1),
+                ("ServiceAccounts", "string", 1),
+            ],
+            binding,
         ),
         "events" => (
             &[
@@ -181,7 +227,7 @@ fn layout(kind: &Kind) -> Layout {
             ],
             event,
         ),
-        "leases" => (&[("Holder", "string", 0), ("Age", "string", 0)], |_, object, now| {
+        "leases" => (&[("Holder", "string", 0), AGE], |_, object, now| {
             vec![json!(text(object, "/spec/holderIdentity")), age(object, now)]
         }),
         "customresourcedefinitions" => (&[("Created At", "date", 0)], |_, object, _| {
@@ -191,14 +237,19 @@ fn layout(kind: &Kind) -> Layout {
             vec![object["metadata"]["creationTimestamp"].clone()]
         }),
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
-            (&[("Webhooks", "integer", 0), ("Age", "string", 0)], |_, object, now| {
+            (&[("Webhooks", "integer", 0), AGE], |_, object, now| {
                 vec![json!(meta::items(object, "/webhooks").len()), age(object, now)]
             })
         }
-        _ => (&[("Age", "string", 0)], |_, object, now| vec![age(object, now)]),
+        _ => (&[AGE], |_, object, now| vec![age(object, now)]),
     };
     // Events are the one kind whose name comes last, and only when wide.
     let named = kind.plural != "events";
+    Layout { columns: definitions(named, columns), named, cells }
+}
+
+/// Columns as a table has them, after the name where that comes first.
+fn definitions(named: bool, columns: &[Column]) -> Vec<Value> {
     let mut definitions = Vec::new();
     if named {
         definitions.push(json!({
@@ -211,7 +262,7 @@ fn layout(kind: &Kind) -> Layout {
             "name": name, "type": kind, "format": format, "description": "", "priority": priority,
         }));
     }
-    Layout { columns: definitions, named, cells }
+    definitions
 }
 
 /// Text or a placeholder.
@@ -252,128 +303,6 @@ pub(super) fn duration(seconds: i64) -> String {
     }
 }
 
-fn pod(_: &Kind, pod: &Value, now: Timestamp) -> Vec<Value> {
-    let statuses = meta::items(pod, "/status/containerStatuses");
-    let total = meta::items(pod, "/spec/containers").len();
-    let sidecar = |name: &str| {
-        meta::items(pod, "/spec/initContainers")
-            .iter()
-            .any(|c| c["name"] == name && c["restartPolicy"] == "Always")
-    };
-    let sidecars: Vec<&Value> = meta::items(pod, "/status/initContainerStatuses")
-        .iter()
-        .filter(|status| sidecar(text(status, "/name")))
-        .collect();
-    let sidecar_count =
-        meta::items(pod, "/spec/initContainers").iter().filter(|c| c["restartPolicy"] == "Always").count();
-    let ready =
-        statuses.iter().chain(sidecars.iter().copied()).filter(|status| status["ready"] == true).count();
-    let counted = statuses.iter().chain(sidecars.iter().copied());
-    let restarts: i64 = counted.clone().filter_map(|status| status["restartCount"].as_i64()).sum();
-    let last = counted
-        .filter_map(|status| meta::parse_time(text(status, "/lastState/terminated/finishedAt")))
-        .max()
-        .filter(|_| restarts > 0);
-    let restarts = match last {
-        Some(last) => format!("{restarts} ({} ago)", duration(now.as_second() - last.as_second())),
-        None => restarts.to_string(),
-    };
-    vec![
-        json!(format!("{ready}/{}", total + sidecar_count)),
-        json!(pod_status(pod)),
-        json!(restarts),
-        age(pod, now),
-        or(text(pod, "/status/podIP"), NONE),
-        or(text(pod, "/spec/nodeName"), NONE),
-        or(text(pod, "/status/nominatedNodeName"), NONE),
-        json!(NONE),
-    ]
-}
-
-/// The word that says best how a pod is.
-fn pod_status(pod: &Value) -> String {
-    let mut reason = match text(pod, "/status/reason") {
-        "" => text(pod, "/status/phase").to_owned(),
-        reason => reason.to_owned(),
-    };
-    let specs = meta::items(pod, "/spec/initContainers");
-    let mut initialising = false;
-    for (i, status) in meta::items(pod, "/status/initContainerStatuses").iter().enumerate() {
-        let sidecar =
-            specs.iter().any(|spec| spec["name"] == status["name"] && spec["restartPolicy"] == "Always");
-        let state = &status["state"];
-        if state["terminated"]["exitCode"] == 0 || (sidecar && status["started"] == true) {
-            continue;
-        }
-        if let Some(ended) = state.get("terminated") {
-            reason = format!("Init:{}", ending(ended));
-        } else if !matches!(text(state, "/waiting/reason"), "" | "PodInitializing") {
-            reason = format!("Init:{}", text(state, "/waiting/reason"));
-        } else {
-            reason = format!("Init:{i}/{}", specs.len());
-        }
-        initialising = true;
-        break;
-    }
-    if !initialising {
-        let mut running = false;
-        for status in meta::items(pod, "/status/containerStatuses").iter().rev() {
-            let state = &status["state"];
-            if !text(state, "/waiting/reason").is_empty() {
-                text(state, "/waiting/reason").clone_into(&mut reason);
-            } else if let Some(ended) = state.get("terminated") {
-                reason = ending(ended);
-            } else if status["ready"] == true && state.get("running").is_some() {
-                running = true;
-            }
-        }
-        if reason == "Completed" && running {
-            reason = "Running".to_owned();
-        }
-    }
-    if meta::deleting(pod) {
-        let finished = ["Succeeded", "Failed"].contains(&text(pod, "/status/phase"));
-        return if finished { reason } else { "Terminating".to_owned() };
-    }
-    reason
-}
-
-fn ending(terminated: &Value) -> String {
-    match (text(terminated, "/reason"), meta::int(terminated, "/signal").unwrap_or(0)) {
-        ("", 0) => format!("ExitCode:{}", meta::int(terminated, "/exitCode").unwrap_or(0)),
-        ("", signal) => format!("Signal:{signal}"),
-        (reason, _) => reason.to_owned(),
-    }
-}
-
-fn service(_: &Kind, service: &Value, now: Timestamp) -> Vec<Value> {
-    let ports: Vec<String> = meta::items(service, "/spec/ports")
-        .iter()
-        .map(|port| {
-            let node_port = port["nodePort"].as_i64().map_or(String::new(), |port| format!(":{port}"));
-            format!("{}{node_port}/{}", port["port"], text(port, "/protocol"))
-        })
-        .collect();
-    let external = match text(service, "/spec/externalName") {
-        "" => meta::items(service, "/spec/externalIPs")
-            .iter()
-            .filter_map(Value::as_str)
-            .collect::<Vec<_>>()
-            .join(","),
-        name => name.to_owned(),
-    };
-    let selector = service["spec"]["selector"].as_object();
-    let selector = selector.map_or(String::new(), |labels| LabelSelector::from_labels(labels).to_string());
-    vec![
-        json!(text(service, "/spec/type")),
-        or(text(service, "/spec/clusterIP"), NONE),
-        or(&external, NONE),
-        or(&ports.join(","), NONE),
-        age(service, now),
-        or(&selector, NONE),
-    ]
-}
-
 fn count(object: &Value, pointer: &str) -> i64 {
     meta::int(object, pointer).unwrap_or(0)
 }
@@ -386,6 +315,30 @@ fn template(object: &Value) -> Vec<Value> {
     };
     let selector = LabelSelector::from_object(&object["spec"]["selector"]).to_string();
     vec![json!(join("name")), json!(join("image")), or(&selector, NONE)]
+}
+
+/// The texts of a list.
+fn texts<'v>(object: &'v Value, pointer: &str) -> Vec<&'v str> {
+    meta::items(object, pointer).iter().filter_map(Value::as_str).collect()
+}
+
+fn binding(_: &Kind, binding: &Value, now: Timestamp) -> Vec<Value> {
+    let subjects = |kind: &str| {
+        let subjects = meta::items(binding, "/subjects").iter().filter(|subject| subject["kind"] == kind);
+        let named = subjects.map(|subject| match text(subject, "/namespace") {
+            "" => text(subject, "/name").to_owned(),
+            namespace => format!("{namespace}/{}", text(subject, "/name")),
+        });
+        json!(named.collect::<Vec<_>>().join(", "))
+    };
+    let role = &binding["roleRef"];
+    vec![
+        json!(format!("{}/{}", text(role, "/kind"), text(role, "/name"))),
+        age(binding, now),
+        subjects("User"),
+        subjects("Group"),
+        subjects("ServiceAccount"),
+    ]
 }
 
 fn deployment(_: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -469,29 +422,6 @@ fn node(_: &Kind, node: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// The first three of a list, and how many more there are.
-fn few(list: &[String], unset: &str) -> Value {
-    match list.len() {
-        0 => json!(unset),
-        1..=3 => json!(list.join(",")),
-        n => json!(format!("{} + {} more...", list[..3].join(","), n - 3)),
-    }
-}
-
-fn slice(_: &Kind, slice: &Value, now: Timestamp) -> Vec<Value> {
-    let ports: Vec<String> = meta::items(slice, "/ports")
-        .iter()
-        .map(|port| port["port"].as_i64().map_or("*".to_owned(), |port| port.to_string()))
-        .collect();
-    let addresses: Vec<String> = meta::items(slice, "/endpoints")
-        .iter()
-        .flat_map(|endpoint| meta::items(endpoint, "/addresses"))
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
-    vec![slice["addressType"].clone(), few(&ports, "<unset>"), few(&addresses, "<unset>"), age(slice, now)]
-}
-
 fn event(kind: &Kind, event: &Value, now: Timestamp) -> Vec<Value> {
     let event = &read::as_stored(kind, event.clone());
     let first = ["/firstTimestamp", "/eventTime", "/metadata/creationTimestamp"];
@@ -527,72 +457,6 @@ fn event(kind: &Kind, event: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// The columns of a custom kind: those it declares, or its age.
-fn custom_columns(version: &Value) -> Vec<Value> {
-    let mut columns = vec![json!({
-        "name": "Name", "type": "string", "format": "name", "description": "Name of the object", "priority": 0,
-    })];
-    let declared = meta::items(version, "/additionalPrinterColumns");
-    for column in declared {
-        columns.push(json!({
-            "name": column["name"], "type": column["type"], "format": text(column, "/format"),
-            "description": text(column, "/description"), "priority": count(column, "/priority"),
-        }));
-    }
-    if declared.is_empty() {
-        columns
-            .push(json!({ "name": "Age", "type": "date", "format": "", "description": "", "priority": 0 }));
-    }
-    columns
-}
-
-fn custom_cells(kind: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let Form::Custom(version) = &kind.form else { return vec![age(object, now)] };
-    let declared = meta::items(version, "/additionalPrinterColumns");
-    if declared.is_empty() {
-        return vec![age(object, now)];
-    }
-    declared
-        .iter()
-        .map(|column| {
-            let found = json_path(object, text(column, "/jsonPath"));
-            match (text(column, "/type"), found) {
-                (_, None) => Value::Null,
-                ("date", Some(Value::String(time))) => since(&time, now),
-                ("string", Some(value)) if !value.is_string() => json!(value.to_string()),
-                (_, Some(value)) => value,
-            }
-        })
-        .collect()
-}
-
-/// The simple JSON paths that columns use: `.a.b`, `.a[0].b`, `.a[?(@.type=="x")].b`.
-fn json_path(object: &Value, path: &str) -> Option<Value> {
-    let mut value = object;
-    let mut rest = path.trim_start_matches('.');
-    while !rest.is_empty() {
-        if let Some(inner) = rest.strip_prefix('[') {
-            let (index, after) = inner.split_once(']')?;
-            let list = value.as_array()?;
-            value = if let Some(filter) = index.strip_prefix("?(@.").and_then(|f| f.strip_suffix(')')) {
-                let (field, wanted) = filter.split_once("==")?;
-                let wanted = wanted.trim().trim_matches(['"', '\'']);
-                list.iter().find(|item| item[field.trim()] == wanted)?
-            } else if index == "*" {
-                list.first()?
-            } else {
-                list.get(index.parse::<usize>().ok()?)?
-            };
-            rest = after.trim_start_matches('.');
-        } else {
-            let end = rest.find(['.', '[']).unwrap_or(rest.len());
-            value = value.get(&rest[..end])?;
-            rest = rest[end..].strip_prefix('.').unwrap_or(&rest[end..]);
-        }
-    }
-    Some(value.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -613,26 +477,5 @@ mod tests {
         ] {
             assert_eq!(duration(seconds), shown);
         }
-    }
-
-    #[test]
-    fn paths_of_columns() {
-        let object = json!({ "spec": { "list": [{ "type": "x", "v": 1 }, { "type": "y", "v": 2 }] } });
-        assert_eq!(json_path(&object, ".spec.list[1].v"), Some(json!(2)));
-        assert_eq!(json_path(&object, ".spec.list[?(@.type==\"x\")].v"), Some(json!(1)));
-        assert_eq!(json_path(&object, ".spec.none"), None);
-    }
-
-    #[test]
-    fn a_pods_status_is_its_worst_news() {
-        let pod =
-            |status: Value| json!({ "spec": { "initContainers": [{ "name": "i" }] }, "status": status });
-        let waiting = json!({ "phase": "Running", "containerStatuses": [
-            { "ready": true, "state": { "running": {} } },
-            { "ready": false, "state": { "waiting": { "reason": "CrashLoopBackOff" } } },
-        ] });
-        assert_eq!(pod_status(&pod(waiting)), "CrashLoopBackOff");
-        let starting = json!({ "phase": "Pending", "initContainerStatuses": [{ "name": "i", "state": { "running": {} } }] });
-        assert_eq!(pod_status(&pod(starting)), "Init:0/1");
     }
 }

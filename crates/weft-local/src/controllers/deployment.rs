@@ -207,8 +207,10 @@ async fn create_set(
         }
         other => other?,
     };
-    let message = format!("Scaled up replica set {} from 0 to {start}", meta::name(&created));
-    client.event(deployment, false, "ScalingReplicaSet", &message).await;
+    if start > 0 {
+        let message = format!("Scaled up replica set {} from 0 to {start}", meta::name(&created));
+        client.event(deployment, false, "ScalingReplicaSet", &message).await;
+    }
     note_revision(client, deployment, next).await?;
     Ok(created)
 }

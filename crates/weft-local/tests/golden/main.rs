@@ -9,6 +9,7 @@
 mod client;
 mod compare;
 mod hook;
+mod left_out;
 mod replay;
 
 use std::collections::BTreeMap;
