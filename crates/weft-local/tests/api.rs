@@ -1,5 +1,7 @@
 //! The API as its clients see it: the `kube` crate over HTTPS, and `kubectl` where it is installed.
 
+#[path = "api/endpoints.rs"]
+mod endpoints;
 mod imagined;
 #[path = "api/port_forward.rs"]
 mod port_forward;

@@ -206,6 +206,21 @@ impl Api {
             "status": { "loadBalancer": {} },
         }));
         self.seed(
+            "endpoints",
+            json!({
+                "kind": "Endpoints",
+                "apiVersion": "v1",
+                "metadata": {
+                    "name": "kubernetes", "namespace": "default",
+                    "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
+                },
+                "subsets": [{
+                    "addresses": [{ "ip": advertise.ip().to_string() }],
+                    "ports": [{ "name": "https", "port": advertise.port(), "protocol": "TCP" }],
+                }],
+            }),
+        );
+        self.seed(
             "endpointslices.discovery.k8s.io",
             json!({
                 "kind": "EndpointSlice",

@@ -14,9 +14,9 @@ use super::client::{Client, controlled_by};
 use super::drive::{Controller, Key, Outcome, drive, own_key};
 use super::pods;
 
-const SLICES: &str = "endpointslices.discovery.k8s.io";
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub(super) const SLICES: &str = "endpointslices.discovery.k8s.io";
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
 /// As many endpoints as fit in one slice.
@@ -38,10 +38,10 @@ impl Controller for EndpointSlices {
     }
 
     fn keys(&self, change: &Change) -> Vec<Key> {
-        let namespace = meta::namespace(&change.object).to_owned();
         match &*change.resource {
             "services" => vec![own_key(change)],
             SLICES => {
+                let namespace = meta::namespace(&change.object).to_owned();
                 let service = meta::labels(&change.object).and_then(|labels| labels.get(SERVICE_NAME));
                 service
                     .and_then(Value::as_str)
@@ -49,17 +49,7 @@ impl Controller for EndpointSlices {
                     .into_iter()
                     .collect()
             }
-            _ => {
-                // A pod concerns the Services that select it, or did.
-                let states = [Some(&change.object), change.previous.as_ref()];
-                let selects = |service: &Arc<Value>| {
-                    let Some(selector) = selector_of(service) else { return false };
-                    states.iter().flatten().any(|pod| selector.matches(meta::labels(pod)))
-                };
-                let services = self.client.api.store.list("services", Some(&namespace)).0;
-                let selecting = services.iter().filter(|service| selects(service));
-                selecting.map(|service| (namespace.clone(), meta::name(service).to_owned())).collect()
-            }
+            _ => selecting_services(&self.client, change),
         }
     }
 
@@ -68,8 +58,21 @@ impl Controller for EndpointSlices {
     }
 }
 
+/// The Services that select the changed pod, or did.
+pub(super) fn selecting_services(client: &Client, change: &Change) -> Vec<Key> {
+    let namespace = meta::namespace(&change.object);
+    let states = [Some(&change.object), change.previous.as_ref()];
+    let selects = |service: &Arc<Value>| {
+        let Some(selector) = selector_of(service) else { return false };
+        states.iter().flatten().any(|pod| selector.matches(meta::labels(pod)))
+    };
+    let services = client.list("services", namespace);
+    let selecting = services.iter().filter(|service| selects(service));
+    selecting.map(|service| (namespace.to_owned(), meta::name(service).to_owned())).collect()
+}
+
 /// The selector, if this controller is to act on the Service at all.
-fn selector_of(service: &Value) -> Option<LabelSelector> {
+pub(super) fn selector_of(service: &Value) -> Option<LabelSelector> {
     let labels = service["spec"]["selector"].as_object().filter(|labels| !labels.is_empty())?;
     (service["spec"]["type"] != "ExternalName").then(|| LabelSelector::from_labels(labels))
 }
@@ -123,11 +126,11 @@ async fn reconcile(client: &Client, (namespace, name): &Key) -> Outcome {
     Ok(None)
 }
 
-fn same_ports(slice: &Value, ports: &[Value]) -> bool {
+pub(super) fn same_ports(slice: &Value, ports: &[Value]) -> bool {
     meta::items(slice, "/ports") == ports
 }
 
-fn or_null(list: &[Value]) -> Value {
+pub(super) fn or_null(list: &[Value]) -> Value {
     if list.is_empty() { Value::Null } else { json!(list) }
 }
 
@@ -195,7 +198,7 @@ fn group(client: &Client, service: &Value, pods: &[Arc<Value>]) -> Vec<Group> {
 }
 
 /// The Service's ports on one pod; a named port that the pod lacks is left out.
-fn ports_of(service: &Value, pod: &Value) -> Vec<Value> {
+pub(super) fn ports_of(service: &Value, pod: &Value) -> Vec<Value> {
     let mut ports = Vec::new();
     for port in meta::items(service, "/spec/ports") {
         let protocol = meta::text(port, "/protocol");

@@ -6,7 +6,9 @@
 mod client;
 mod deployment;
 mod drive;
+mod endpoint_mirror;
 mod endpoint_slice;
+mod endpoints;
 mod garbage;
 mod job;
 mod namespace;
@@ -27,5 +29,7 @@ pub async fn run(api: Arc<Api>) {
         replica_set::run(api.clone()),
         job::run(api.clone()),
         endpoint_slice::run(api.clone()),
+        endpoint_mirror::run(api.clone()),
+        endpoints::run(api.clone()),
     );
 }

@@ -157,6 +157,7 @@ pub(super) fn apply_defaults(kind: &Kind, object: &mut Value) {
         }
         "services" => service::default_service(object),
         "endpointslices" => service::default_slice(object),
+        "endpoints" => service::default_endpoints(object),
         "deployments" => workload::default_deployment(object),
         "replicasets" => workload::default_replica_set(object),
         "jobs" => workload::default_job(object),
@@ -273,6 +274,7 @@ pub(super) fn validate(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<
         }
         "services" => service::validate_service(object, old, &mut errors),
         "endpointslices" => service::validate_slice(object, old, &mut errors),
+        "endpoints" => service::validate_endpoints(object, &mut errors),
         "deployments" | "replicasets" => workload::validate_replicated(object, old, &mut errors),
         "jobs" => workload::validate_job(object, old, &mut errors),
         "configmaps" | "secrets" => validate_data(object, old, &mut errors),

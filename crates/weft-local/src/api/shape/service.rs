@@ -6,6 +6,8 @@ use super::{names, pod};
 use crate::api::error::FieldError;
 use crate::api::meta::{self, default};
 
+const VALID_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
 pub(super) fn default_service(service: &mut Value) {
     let spec = meta::object_mut(service, "spec");
     default(spec, "type", "ClusterIP");
@@ -174,6 +176,29 @@ pub(super) fn default_slice(slice: &mut Value) {
     }
 }
 
+pub(super) fn default_endpoints(endpoints: &mut Value) {
+    for subset in endpoints.get_mut("subsets").and_then(Value::as_array_mut).into_iter().flatten() {
+        for port in subset.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(port) = port.as_object_mut() {
+                default(port, "protocol", "TCP");
+            }
+        }
+    }
+}
+
+pub(super) fn validate_endpoints(endpoints: &Value, errors: &mut Vec<FieldError>) {
+    for (i, subset) in meta::items(endpoints, "/subsets").iter().enumerate() {
+        for list in ["addresses", "notReadyAddresses"] {
+            for (j, address) in meta::items(subset, &format!("/{list}")).iter().enumerate() {
+                let ip = meta::text(address, "/ip");
+                if ip.parse::<std::net::IpAddr>().is_err() {
+                    errors.push(FieldError::invalid(format!("subsets[{i}].{list}[{j}].ip"), ip, VALID_IP));
+                }
+            }
+        }
+    }
+}
+
 pub(super) fn validate_slice(slice: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let kinds = ["FQDN", "IPv4", "IPv6"];
     let kind = meta::text(slice, "/addressType");
@@ -198,8 +223,7 @@ pub(super) fn validate_slice(slice: &Value, old: Option<&Value>, errors: &mut Ve
             let field = format!("endpoints[{i}].addresses");
             match address.parse::<std::net::IpAddr>() {
                 Err(_) => {
-                    let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-                    errors.push(FieldError::invalid(format!("{field}[{j}]"), address, why));
+                    errors.push(FieldError::invalid(format!("{field}[{j}]"), address, VALID_IP));
                 }
                 Ok(ip) if ip.is_ipv4() != (kind == "IPv4") => {
                     errors.push(FieldError::invalid(field, address, format!("must be an {kind} address")));
