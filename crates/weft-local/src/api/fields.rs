@@ -1,7 +1,5 @@
 //! Sets of an object's fields, as `metadata.managedFields` has them, and what can be done with them: which fields an
 //! object sets, in which two objects differ, merging one object into another, removing fields.
-//!
-//! A list of a custom kind merges as its schema says; for built-in kinds that is known by the field's name.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::kinds::Kind;
 use super::meta;
+use super::places::{Elements, Place};
 
 /// A set of fields, by key: `f:NAME`, `k:{…}` for an element of a list of objects, `v:…` for one of a list of values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -152,121 +151,6 @@ fn shown_key(key: &str) -> String {
     parts.join(",")
 }
 
-/// How the elements of a list are told apart.
-enum Elements {
-    By(Vec<String>),
-    Set,
-    Atomic,
-}
-
-/// Where in an object a value stands, as far as merging needs to know.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    /// The schema of the value, in a custom kind.
-    schema: Option<&'a Value>,
-    field: &'a str,
-    /// The object itself.
-    root: bool,
-}
-
-impl<'a> Place<'a> {
-    fn of(kind: &'a Kind) -> Self {
-        Self { schema: kind.schema(), field: "", root: true }
-    }
-
-    fn inner(self, field: &'a str) -> Self {
-        // Metadata is not part of a custom kind's schema, and merges by name everywhere.
-        let schema = match self.schema {
-            Some(_) if self.root && field == "metadata" => None,
-            Some(schema) => Some(
-                schema["properties"]
-                    .get(field)
-                    .or_else(|| schema.get("additionalProperties"))
-                    .unwrap_or(&Value::Null),
-            ),
-            None => None,
-        };
-        Self { schema, field, root: false }
-    }
-
-    fn item(self) -> Self {
-        let field = if self.field == "ownerReferences" { "ownerReference" } else { "" };
-        Self { schema: self.schema.map(|schema| &schema["items"]), field, root: false }
-    }
-
-    /// Whether the field is no part of the schema but an entry of a free-form map: those are owned as such.
-    fn is_entry(self, field: &str) -> bool {
-        self.schema.is_some_and(|schema| schema["properties"].get(field).is_none())
-    }
-
-    /// Maps that are one value: a selector is replaced whole.
-    fn is_atomic(self) -> bool {
-        match self.schema {
-            Some(schema) => schema["x-kubernetes-map-type"] == "atomic",
-            None => [
-                "selector",
-                "nodeSelector",
-                "labelSelector",
-                "namespaceSelector",
-                "objectSelector",
-                "podSelector",
-                "fieldRef",
-                "secretKeyRef",
-                "configMapKeyRef",
-                "resourceFieldRef",
-                "ownerReference",
-                "roleRef",
-            ]
-            .contains(&self.field),
-        }
-    }
-
-    fn elements(self, list: &[Value]) -> Elements {
-        let keys = |names: &[&str]| Elements::By(names.iter().map(|&name| name.to_owned()).collect());
-        if let Some(schema) = self.schema {
-            return match schema["x-kubernetes-list-type"].as_str() {
-                Some("map") => Elements::By(
-                    meta::items(schema, "/x-kubernetes-list-map-keys")
-                        .iter()
-                        .filter_map(Value::as_str)
-                        .map(str::to_owned)
-                        .collect(),
-                ),
-                Some("set") => Elements::Set,
-                _ => Elements::Atomic,
-            };
-        }
-        match self.field {
-            "containers"
-            | "initContainers"
-            | "ephemeralContainers"
-            | "env"
-            | "volumes"
-            | "imagePullSecrets"
-            | "secrets"
-            | "webhooks" => keys(&["name"]),
-            "volumeMounts" => keys(&["mountPath"]),
-            "ports" if list.iter().any(|port| port.get("containerPort").is_some()) => {
-                keys(&["containerPort", "protocol"])
-            }
-            // An EndpointSlice's ports may lack their number: that list is replaced whole.
-            "ports"
-                if list
-                    .iter()
-                    .all(|port| port.get("port").is_some() && port.get("appProtocol").is_none()) =>
-            {
-                keys(&["port", "protocol"])
-            }
-            "conditions" => keys(&["type"]),
-            "hostAliases" | "podIPs" | "hostIPs" => keys(&["ip"]),
-            "ownerReferences" => keys(&["uid"]),
-            "topologySpreadConstraints" => keys(&["topologyKey", "whenUnsatisfiable"]),
-            "finalizers" => Elements::Set,
-            _ => Elements::Atomic,
-        }
-    }
-}
-
 /// The key of a list element; the default protocol counts as given.
 fn key_of(item: &Value, keys: &[String]) -> String {
     let mut parts = Map::new();
@@ -298,7 +182,7 @@ fn collect(place: Place<'_>, value: &Value, fields: &mut Fields) {
             }
             fields.below.retain(|_, inner| !inner.is_empty());
         }
-        Value::Array(list) => match place.elements(list) {
+        Value::Array(list) => match place.elements() {
             Elements::Atomic => fields.own = true,
             Elements::Set => list.iter().for_each(|item| fields.at(format!("v:{item}")).own = true),
             Elements::By(keys) => {
@@ -321,7 +205,7 @@ pub(super) fn duplicate(kind: &Kind, object: &Value) -> Option<(String, String)>
                 map.iter().find_map(|(key, value)| find(place.inner(key), value, &format!("{at}.{key}")))
             }
             Value::Array(list) => {
-                let Elements::By(keys) = place.elements(list) else { return None };
+                let Elements::By(keys) = place.elements() else { return None };
                 let found: Vec<String> = list.iter().map(|item| key_of(item, &keys)).collect();
                 let twice = (1..found.len()).find(|i| found[..*i].contains(&found[*i]));
                 if let Some(i) = twice {
@@ -375,7 +259,7 @@ fn differ(
             (Value::Object(_), Some(Value::Object(map))) if !place.is_atomic() => {
                 Some(map.iter().map(|(key, value)| (format!("f:{key}"), value.clone())).collect())
             }
-            (Value::Array(_), Some(Value::Array(list))) => match place.elements(list) {
+            (Value::Array(_), Some(Value::Array(list))) => match place.elements() {
                 Elements::Atomic => None,
                 Elements::Set => Some(list.iter().map(|item| (format!("v:{item}"), item.clone())).collect()),
                 Elements::By(keys) => {
@@ -431,7 +315,7 @@ fn merge_value(place: Place<'_>, live: &mut Value, wanted: &Value) {
         }
         Value::Array(list) if live.is_array() => {
             let Some(target) = live.as_array_mut() else { return };
-            match place.elements(if list.is_empty() { target } else { list }) {
+            match place.elements() {
                 Elements::Atomic => *target = list.clone(),
                 Elements::Set => {
                     for item in list {

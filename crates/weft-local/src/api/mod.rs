@@ -27,6 +27,7 @@ mod managers;
 mod match_condition;
 mod openapi;
 mod patch;
+mod places;
 mod port_forward;
 mod ports;
 mod protobuf;

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::kinds::Kind;
+use super::places::{Elements, Place};
 
 /// The body of a PATCH request, by its media type. Server-side apply is in `apply`.
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ impl Patch {
             )),
             Self::Strategic(Value::Object(patch)) => {
                 let mut result = object.clone();
-                strategic_object(super::meta::object_mut_self(&mut result), patch)?;
+                strategic_object(Place::of(kind), super::meta::object_mut_self(&mut result), patch)?;
                 Ok(result)
             }
             Self::Strategic(_) => Err(not_an_object()),
@@ -68,43 +69,11 @@ fn json_patch(object: &Value, operations: &Value) -> Result<Value, ApiError> {
     Ok(result)
 }
 
-/// How a list of the built-in kinds merges, by its field name.
-enum Merge {
-    /// Objects are matched by this key.
-    By(&'static str),
-    /// Plain values: a set.
-    Set,
-    Replace,
-}
-
-/// The merge keys of the built-in kinds. `ports` has two: containers use `containerPort`, Services `port`.
-fn merge_rule(field: &str, patch: &[Value]) -> Merge {
-    match field {
-        "containers"
-        | "initContainers"
-        | "ephemeralContainers"
-        | "env"
-        | "volumes"
-        | "imagePullSecrets"
-        | "secrets"
-        | "webhooks" => Merge::By("name"),
-        "volumeMounts" => Merge::By("mountPath"),
-        "volumeDevices" => Merge::By("devicePath"),
-        "ports" if patch.iter().any(|port| port.get("containerPort").is_some()) => Merge::By("containerPort"),
-        "ports" => Merge::By("port"),
-        "conditions" => Merge::By("type"),
-        "addresses" if patch.iter().any(|a| a.get("type").is_some()) => Merge::By("type"),
-        "hostAliases" | "podIPs" | "hostIPs" => Merge::By("ip"),
-        "ownerReferences" => Merge::By("uid"),
-        "topologySpreadConstraints" => Merge::By("topologyKey"),
-        "taints" => Merge::By("key"),
-        "resourceClaims" => Merge::By("name"),
-        "finalizers" => Merge::Set,
-        _ => Merge::Replace,
-    }
-}
-
-fn strategic_object(target: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
+fn strategic_object(
+    place: Place<'_>,
+    target: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+) -> Result<(), ApiError> {
     match patch.get("$patch").and_then(Value::as_str) {
         None | Some("merge") => {}
         Some("replace") => {
@@ -145,7 +114,7 @@ fn strategic_object(target: &mut Map<String, Value>, patch: &Map<String, Value>)
             }
             Value::Object(inner) => {
                 let slot = target.entry(key.clone()).or_insert(Value::Null);
-                strategic_object(super::meta::object_mut_self(slot), inner)?;
+                strategic_object(place.inner(key), super::meta::object_mut_self(slot), inner)?;
             }
             Value::Array(list) => {
                 let order = patch.get(&format!("$setElementOrder/{key}")).and_then(Value::as_array);
@@ -153,7 +122,10 @@ fn strategic_object(target: &mut Map<String, Value>, patch: &Map<String, Value>)
                     Some(Value::Array(current)) => current,
                     _ => Vec::new(),
                 };
-                target.insert(key.clone(), Value::Array(strategic_list(key, current, list, order)?));
+                target.insert(
+                    key.clone(),
+                    Value::Array(strategic_list(place.inner(key), current, list, order)?),
+                );
             }
             _ => {
                 target.insert(key.clone(), value.clone());
@@ -165,7 +137,8 @@ fn strategic_object(target: &mut Map<String, Value>, patch: &Map<String, Value>)
         if let (Some(field), Some(order)) = (key.strip_prefix("$setElementOrder/"), order.as_array())
             && !patch.contains_key(field)
             && let Some(Value::Array(list)) = target.get_mut(field)
-            && let Merge::By(merge_key) = merge_rule(field, order)
+            && let Elements::By(keys) = place.inner(field).patched()
+            && let Some(merge_key) = keys.first()
         {
             reorder(list, merge_key, order);
         }
@@ -174,7 +147,7 @@ fn strategic_object(target: &mut Map<String, Value>, patch: &Map<String, Value>)
 }
 
 fn strategic_list(
-    field: &str,
+    place: Place<'_>,
     mut current: Vec<Value>,
     patch: &[Value],
     order: Option<&Vec<Value>>,
@@ -182,14 +155,15 @@ fn strategic_list(
     if patch.iter().any(|item| item["$patch"] == "replace") {
         return Ok(patch.iter().filter(|item| item.get("$patch").is_none()).cloned().collect());
     }
-    match merge_rule(field, patch) {
-        Merge::Replace => Ok(patch.to_vec()),
-        Merge::Set => {
+    match place.patched() {
+        Elements::Atomic => Ok(patch.to_vec()),
+        Elements::Set => {
             let before = current.clone();
             current.retain(|item| !patch.contains(item));
             Ok(interleave(current, patch.to_vec(), &before, |item| item.clone()))
         }
-        Merge::By(key) => {
+        Elements::By(keys) => {
+            let key = keys.first().map_or("", String::as_str);
             let before = current.clone();
             let mut changed = Vec::new();
             for item in patch {
@@ -204,7 +178,7 @@ fn strategic_list(
                     continue;
                 }
                 let mut merged = existing.unwrap_or(Value::Null);
-                strategic_object(super::meta::object_mut_self(&mut merged), inner)?;
+                strategic_object(place.item(), super::meta::object_mut_self(&mut merged), inner)?;
                 changed.push(merged);
             }
             let of = |item: &Value| item.get(key).cloned().unwrap_or(Value::Null);
@@ -290,9 +264,19 @@ mod tests {
     use crate::api::kinds::Kinds;
     use serde_json::json;
 
-    fn strategic(object: Value, patch: Value) -> Value {
-        let kind = Kinds::default().find("apps", "v1", "deployments").unwrap();
-        Patch::Strategic(patch).apply(&kind, &object).unwrap()
+    /// Patches the specification of a Pod, a Service or a Node.
+    fn strategic(kind: &str, spec: Value, patch: Value) -> Value {
+        let kind = Kinds::default().find_kind("v1", kind).unwrap();
+        let patched = Patch::Strategic(json!({ "spec": patch })).apply(&kind, &json!({ "spec": spec }));
+        patched.unwrap()["spec"].clone()
+    }
+
+    /// A Node's taints are one value: the one that a patch leaves out is gone.
+    #[test]
+    fn taints_are_replaced() {
+        let [one, two] = ["a", "b"].map(|key| json!({ "key": key, "effect": "NoSchedule" }));
+        let patched = strategic("Node", json!({ "taints": [one, two] }), json!({ "taints": [two] }));
+        assert_eq!(patched, json!({ "taints": [two] }));
     }
 
     #[test]
@@ -304,17 +288,18 @@ mod tests {
             { "name": "b", "image": "1" },
             { "name": "a", "image": "2", "env": [{ "name": "X", "value": "1" }] },
         ] });
-        assert_eq!(strategic(object, patch), expected);
+        assert_eq!(strategic("Pod", object, patch), expected);
     }
 
     #[test]
     fn elements_are_deleted_and_reordered() {
-        let object = json!({ "env": [{ "name": "A" }, { "name": "B" }, { "name": "C" }] });
+        let object = json!({ "volumes": [{ "name": "A" }, { "name": "B" }, { "name": "C" }] });
         let patch = json!({
-            "$setElementOrder/env": [{ "name": "C" }, { "name": "A" }],
-            "env": [{ "name": "B", "$patch": "delete" }],
+            "$setElementOrder/volumes": [{ "name": "C" }, { "name": "A" }],
+            "volumes": [{ "name": "B", "$patch": "delete" }],
         });
-        assert_eq!(strategic(object, patch), json!({ "env": [{ "name": "C" }, { "name": "A" }] }));
+        let expected = json!({ "volumes": [{ "name": "C" }, { "name": "A" }] });
+        assert_eq!(strategic("Pod", object, patch), expected);
     }
 
     #[test]
@@ -325,7 +310,7 @@ mod tests {
             "strategy": { "$retainKeys": ["type"], "type": "Recreate" },
         });
         let expected = json!({ "data": { "b": "2" }, "strategy": { "type": "Recreate" } });
-        assert_eq!(strategic(object, patch), expected);
+        assert_eq!(strategic("Pod", object, patch), expected);
     }
 
     #[test]
@@ -336,6 +321,6 @@ mod tests {
         let expected = json!({ "ports": [
             { "port": 443, "name": "https" }, { "port": 80, "name": "http", "targetPort": 8080 },
         ] });
-        assert_eq!(strategic(object, patch), expected);
+        assert_eq!(strategic("Service", object, patch), expected);
     }
 }
