@@ -114,8 +114,12 @@ async fn stand_in(client: &Client, node_ip: IpAddr) -> Result<(), Fault> {
         other => drop(other?),
     }
     let ip = node_ip.to_string();
+    let since = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let container = json!({"name": "controller", "image": "weft", "imageID": "", "ready": true, "started": true, "restartCount": 0,
+        "state": {"running": {"startedAt": since}}});
     let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": ip,
-        "conditions": [{"type": "Ready", "status": "True"}]}});
+        "startTime": since, "containerStatuses": [container], "conditions": [
+            {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]}});
     let pod = api::merge(client, &format!("{PODS}/{NAME}/status"), &status).await?;
     let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints",
         "metadata": {"name": "linkerd-dst", "namespace": "linkerd",

@@ -46,6 +46,9 @@ fn the_shop_runs_on_an_api_that_was_there_and_leaves_it_as_it_was() {
         let containers = pod["spec"]["initContainers"].as_array().expect("what was injected");
         assert!(containers.iter().any(|c| c["name"] == "linkerd-proxy"), "{pod:#}");
     }
+    let stand_in =
+        read("/api/v1/namespaces/linkerd/pods/weft-controller").expect("the controller's stand-in");
+    assert_eq!(stand_in["status"]["containerStatuses"][0]["ready"], true, "{stand_in:#}");
 
     // A second one would run the same pods.
     let second = Command::new(env!("CARGO_BIN_EXE_weft"))
