@@ -421,6 +421,10 @@ def settled(figures, churn):
     """The figures once no pod is coming or going and the controller, should it have been killed just now, is back."""
     until('pods to end', lambda: not churn.api.pods(CHURN) and churn.three() and answers(churn.api) and kept(churn.args.name, AGENT))
     until('replicas to end', lambda: len(churn.api.pods(NAMESPACE, 'app%3Dweb')) == 3)
+    # They are kept for an hour, as on any API server: what pods that are gone have left there is no leak.
+    for namespace in (NAMESPACE, CHURN):
+        status, answer = churn.api.call('DELETE', f'/api/v1/namespaces/{namespace}/events')
+        assert status == 200, answer
     time.sleep(5)
     return figures.take()
 

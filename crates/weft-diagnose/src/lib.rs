@@ -6,6 +6,7 @@
 
 pub mod evidence;
 pub mod gather;
+pub mod pasted;
 pub mod prom;
 pub mod render;
 pub mod timeline;

@@ -142,6 +142,7 @@ impl Node {
                         let node = self.clone();
                         tokio::spawn(async move { node.release(&uid).await });
                     }
+                    self.sweep(&orders);
                 }
                 Ok(Some(watcher::Event::Apply(pod))) => self.take(&mut orders, pod),
                 Ok(Some(watcher::Event::Delete(pod))) => {
@@ -333,6 +334,16 @@ impl Node {
                 ..NodeSystemInfo::default()
             }),
             ..NodeStatus::default()
+        }
+    }
+
+    /// Removes the files of pods that an earlier agent had all but ended.
+    fn sweep(&self, orders: &HashMap<String, watch::Sender<Order>>) {
+        for dir in std::fs::read_dir(&self.pod_root).into_iter().flatten().flatten() {
+            if !dir.file_name().to_str().is_some_and(|uid| orders.contains_key(uid)) {
+                volumes::unmount(&dir.path());
+                remove_dir(&dir.path());
+            }
         }
     }
 

@@ -10,7 +10,10 @@ use kube::{
     api::{DeleteParams, LogParams, WatchEvent, WatchParams},
 };
 use rustix::process::{Pid, Signal, kill_process};
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 use tokio::time::sleep;
 use weft_local::up::Mesh;
 
@@ -78,6 +81,11 @@ pub(crate) async fn another_agent_takes_over(client: &Client, mesh: &Mesh) {
     // An agent that does nothing any more, while much happens; then it is gone.
     let first = agent(mesh, None).await;
     kill_process(first, Signal::STOP).unwrap();
+    // As if it had been about to remove the last of a pod.
+    let state = mesh.info().kubeconfig.parent().unwrap().strip_prefix("/").unwrap();
+    let pods_of =
+        |agent: Pid| Path::new("/proc").join(agent.to_string()).join("root").join(state).join("pods");
+    std::fs::create_dir_all(pods_of(first).join("gone/volumes/v")).unwrap();
     for name in ["again", "ends"] {
         assert_eq!(exec(client, name, &["touch", "/tmp/go"]).await.1, "Success");
     }
@@ -99,6 +107,10 @@ pub(crate) async fn another_agent_takes_over(client: &Client, mesh: &Mesh) {
     let deadline = Instant::now() + DEADLINE;
     while process(|command| command.contains(&torn)).is_some() {
         assert!(Instant::now() < deadline, "a pod whose object went meanwhile still runs");
+        sleep(Duration::from_millis(20)).await;
+    }
+    while pods_of(second).join("gone").exists() {
+        assert!(Instant::now() < deadline, "files of a pod that has ended are left");
         sleep(Duration::from_millis(20)).await;
     }
     // What nothing happened to is as it was, and never seemed otherwise.
