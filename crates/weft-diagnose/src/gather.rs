@@ -239,7 +239,7 @@ fn concerns(entry: &JournalEntry, names: &[String], from_ips: &[String]) -> bool
 }
 
 impl ControllerAddress {
-    fn path(&self, path: &str) -> String {
+    pub(crate) fn path(&self, path: &str) -> String {
         format!("/api/v1/namespaces/{}/services/{}:{}/proxy{path}", self.namespace, self.service, self.port)
     }
 }

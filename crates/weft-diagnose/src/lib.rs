@@ -8,6 +8,7 @@ pub mod evidence;
 pub mod gather;
 pub mod pasted;
 pub mod prom;
+pub mod recall;
 pub mod render;
 pub mod timeline;
 pub mod verdict;

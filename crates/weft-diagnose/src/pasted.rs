@@ -1,6 +1,7 @@
 //! What a log line says, with nothing else at hand: of weft's proxies or of Linkerd's, as text or JSON, and as log systems
 //! export either (a JSON object or a CSV row around it, with the pod's name beside it).
 
+pub mod group;
 mod words;
 
 use serde::Serialize;

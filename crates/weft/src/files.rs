@@ -5,17 +5,30 @@ use std::{fs::File, io::Read as _, path::Path};
 
 /// Far more than any certificates or values have.
 const LARGEST: u64 = 4 << 20;
+/// What of a log is read at once.
+pub(crate) const LARGEST_LOG: u64 = 256 << 20;
 
 /// The text of a file. Errors name it.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let mut text = String::new();
+    let bytes = read_bytes(path, LARGEST)?;
+    String::from_utf8(bytes).with_context(|| format!("reading {}", path.display()))
+}
+
+/// The text of a log, in which programs may have written anything.
+pub(crate) fn read_log(path: &Path) -> Result<String> {
+    let bytes = read_bytes(path, LARGEST_LOG)?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+}
+
+fn read_bytes(path: &Path, largest: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
     // Counted as they come: pipes and devices have no length.
-    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+    let read = File::open(path).and_then(|file| file.take(largest + 1).read_to_end(&mut bytes));
     read.with_context(|| format!("reading {}", path.display()))?;
-    if text.len() as u64 > LARGEST {
-        bail!("{}: it has more than {LARGEST} bytes", path.display());
+    if bytes.len() as u64 > largest {
+        bail!("{}: it has more than {largest} bytes", path.display());
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 #[cfg(test)]

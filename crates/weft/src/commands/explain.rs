@@ -1,5 +1,7 @@
 //! `weft explain`: can one reach the other, and if not, why.
 
+mod lines;
+
 use crate::{
     commands::stat::Output,
     mesh::Target,
@@ -10,6 +12,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::util::intstr::IntOrStri
 use kube::{Client, ResourceExt as _};
 use std::{
     io::{IsTerminal as _, Write as _},
+    path::PathBuf,
     process::ExitCode,
 };
 use weft_diagnose::{
@@ -30,15 +33,22 @@ const LINES: usize = 20;
   weft explain web store:5000 -n shop
   weft explain 10.77.0.4 10.77.0.9:8080
   weft explain POL-001                      what a code means and what to do
+  kubectl logs web-1 -c linkerd-proxy | weft explain -
+                                            from pasted log lines, weft's or Linkerd's, to the failure
+  weft explain --logs export.json web.csv   the same of exported logs, also when the pods are gone
 
 Exit codes: 0 it works or would work, 1 it does not, 2 the question could not be asked, 3 unknown.")]
 pub(crate) struct Explain {
     #[command(flatten)]
     target: Target,
-    /// Who calls, as [NAMESPACE/][KIND/]NAME or IP; or a fault code alone.
-    from: String,
+    /// Who calls, as [NAMESPACE/][KIND/]NAME or IP; or a fault code alone; or - for log lines on standard input.
+    #[arg(required_unless_present = "logs")]
+    from: Option<String>,
     /// Who is called: [NAMESPACE/][KIND/]NAME[:PORT] or IP[:PORT].
     to: Option<String>,
+    /// Explain what these logs tell of: text, JSON or CSV, as log systems export them.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "from")]
+    logs: Vec<PathBuf>,
     /// Namespace of names without one; without it, wherever there is exactly one of that name.
     #[arg(short, long)]
     namespace: Option<String>,
@@ -52,9 +62,12 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        let Some(to) = &self.to else { return self.explain_code() };
+        let Some(from) = self.from.as_deref().filter(|from| *from != "-") else {
+            return self.explain_lines(&lines::text(&self.logs)?).await;
+        };
+        let Some(to) = &self.to else { return explain_code(from) };
         let client = self.target.client().await?;
-        let evidence = evidence(&client, &self.from, to, self.namespace.as_deref()).await?;
+        let evidence = evidence(&client, from, to, self.namespace.as_deref()).await?;
         let (verdict, lines) = (decide(&evidence), timeline::build(&evidence, self.lines));
         let mut out = anstream::stdout().lock();
         match self.output {
@@ -69,37 +82,55 @@ impl Explain {
                 writeln!(out, "{}", serde_json::to_string_pretty(&whole)?)?;
             }
         }
-        Ok(match verdict.outcome {
-            Outcome::Works | Outcome::WouldWork => ExitCode::SUCCESS,
-            Outcome::Unknown => ExitCode::from(3),
-            Outcome::Denied | Outcome::ApplicationDown | Outcome::NoEndpoints | Outcome::Failing => {
-                ExitCode::from(1)
-            }
-        })
+        Ok(exit_code(verdict.outcome))
     }
+}
 
-    fn explain_code(&self) -> Result<ExitCode> {
-        let Some(code) = Code::find(&self.from) else {
-            bail!(
-                "{:?} is no fault code; to explain a path, name both ends: weft explain FROM TO",
-                self.from
-            );
-        };
-        let mut out = anstream::stdout().lock();
-        writeln!(out, "{} {}\n", code.id(), code.name())?;
-        writeln!(out, "  {}\n", code.says())?;
-        writeln!(out, "  blame    {}", code.blame().as_str())?;
-        writeln!(out, "  retry    {}", code.retry().as_str())?;
-        writeln!(out, "  status   HTTP {}, gRPC {}", code.http(), code.grpc())?;
-        writeln!(out, "  remedy   {}", code.remedy())?;
-        Ok(ExitCode::SUCCESS)
+fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Works | Outcome::WouldWork => ExitCode::SUCCESS,
+        Outcome::Unknown => ExitCode::from(3),
+        Outcome::Denied | Outcome::ApplicationDown | Outcome::NoEndpoints | Outcome::Failing => {
+            ExitCode::from(1)
+        }
     }
+}
+
+fn explain_code(from: &str) -> Result<ExitCode> {
+    let Some(code) = Code::find(from) else {
+        bail!("{from:?} is no fault code; to explain a path, name both ends: weft explain FROM TO");
+    };
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{} {}\n", code.id(), code.name())?;
+    writeln!(out, "  {}\n", code.says())?;
+    writeln!(out, "  blame    {}", code.blame().as_str())?;
+    writeln!(out, "  retry    {}", code.retry().as_str())?;
+    writeln!(out, "  status   HTTP {}, gRPC {}", code.http(), code.grpc())?;
+    writeln!(out, "  remedy   {}", code.remedy())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the controller answers questions.
+fn controller() -> ControllerAddress {
+    ControllerAddress { namespace: "linkerd".into(), service: "linkerd-dst".into(), port: 9990 }
+}
+
+/// The path from one to the other as text, and what came out.
+async fn explained(
+    client: &Client,
+    from: &str,
+    to: &str,
+    lines: usize,
+    colour: bool,
+) -> Result<(String, Outcome)> {
+    let evidence = evidence(client, from, to, None).await?;
+    let verdict = decide(&evidence);
+    Ok((render::text(&verdict, &timeline::build(&evidence, lines), colour), verdict.outcome))
 }
 
 /// The path from one to the other, as `weft explain` prints it without colours.
 pub(crate) async fn as_text(client: &Client, from: &str, to: &str) -> Result<String> {
-    let evidence = evidence(client, from, to, None).await?;
-    Ok(render::text(&decide(&evidence), &timeline::build(&evidence, LINES), false))
+    Ok(explained(client, from, to, LINES, false).await?.0)
 }
 
 /// What is known of the path from one to the other.
@@ -130,11 +161,7 @@ async fn evidence(client: &Client, from: &str, to: &str, namespace: Option<&str>
         to: end(to),
         service,
         port,
-        controller: ControllerAddress {
-            namespace: "linkerd".into(),
-            service: "linkerd-dst".into(),
-            port: 9990,
-        },
+        controller: controller(),
         trust_domain: "cluster.local".into(),
     };
     Ok(gather(client, question).await)

@@ -1,12 +1,15 @@
 //! examples/shop, as a user meets it: everything becomes ready, the allowed paths work, the denied one is explained.
 
 use crate::{
-    harness::{TestMesh, load, shown},
+    harness::{PATIENCE, TestMesh, load, shown},
     who::Who,
 };
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
+    process::Stdio,
+    time::Instant,
 };
 
 fn example() -> PathBuf {
@@ -59,11 +62,52 @@ fn shop(mesh: &TestMesh) {
     assert!(text.contains("server/shop/store"), "{text}");
     assert!(text.contains("catalogue.shop.serviceaccount"), "what would be allowed: {text}");
 
+    // The same from a line of the log, as somebody would paste it.
+    let store = mesh.until(&["logs", "-n", "shop", "deploy/store", "-c", "linkerd-proxy"], |_, text| {
+        text.contains("POL-001")
+    });
+    let line = store.lines().find(|line| line.contains("POL-001")).expect("a line");
+    let pasted = explain_pasted(mesh, line);
+    let text = shown(&pasted);
+    assert_eq!(pasted.status.code(), Some(1), "{text}");
+    for word in ["POL-001", "Both ends are there", "snoop.shop.serviceaccount", "server/shop/store"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+
+    // And when the caller is gone: the journal still knows of it.
+    runtime().block_on(async {
+        let deployments: kube::Api<k8s_openapi::api::apps::v1::Deployment> =
+            kube::Api::namespaced(mesh.client().await, "shop");
+        deployments.delete("snoop", &kube::api::DeleteParams::default()).await.expect("snoop goes");
+    });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let text = shown(&explain_pasted(mesh, line));
+        if text.contains("journal kept") && text.contains("POL-001") && text.contains("shop/store-") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+
     // Who talks to whom, as whom.
     mesh.until(&["stat", "-n", "shop", "--window", "2"], |_, text| {
         text.lines()
             .any(|row| ["shop/web", "shop/catalogue", "catalogue.shop"].iter().all(|word| row.contains(word)))
     });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// `weft explain -` with that on standard input.
+fn explain_pasted(mesh: &TestMesh, text: &str) -> std::process::Output {
+    let mut explain = mesh.command(&["explain", "-"]);
+    explain.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut explain = explain.spawn().expect("weft runs");
+    explain.stdin.take().expect("its input").write_all(text.as_bytes()).expect("it reads");
+    explain.wait_with_output().expect("it ends")
 }
 
 #[test]
