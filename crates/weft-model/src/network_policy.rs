@@ -5,6 +5,10 @@
 //! be permitted on both of its ends. Answers follow connections. What a pod sends to itself, and traffic between a pod and
 //! the node that it runs on, are permitted always.
 
+mod miss;
+
+pub use miss::{Lack, Miss, misses};
+
 use crate::selector::{Labels, Selector};
 use ipnet::IpNet;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Which labels are meant (Kubernetes label selectors).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 pub type Labels = BTreeMap<String, String>;
 
@@ -28,7 +28,27 @@ pub enum Operator {
 
 impl Selector {
     pub fn selects(&self, labels: &Labels) -> bool {
-        self.requirements.iter().all(|r| r.holds(labels.get(&r.key)))
+        self.unmet(labels).next().is_none()
+    }
+
+    /// The requirements that these labels do not meet.
+    pub fn unmet(&self, labels: &Labels) -> impl Iterator<Item = &Requirement> {
+        self.requirements.iter().filter(|r| !r.holds(labels.get(&r.key)))
+    }
+}
+
+/// As `kubectl -l` takes it: `app=web`, `tier in (a,b)`, `!debug`.
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, values) = (&self.key, self.values.join(","));
+        match self.operator {
+            Operator::In if self.values.len() == 1 => write!(f, "{key}={values}"),
+            Operator::In => write!(f, "{key} in ({values})"),
+            Operator::NotIn if self.values.len() == 1 => write!(f, "{key}!={values}"),
+            Operator::NotIn => write!(f, "{key} notin ({values})"),
+            Operator::Exists => write!(f, "{key}"),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+        }
     }
 }
 

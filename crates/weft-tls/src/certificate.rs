@@ -7,6 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use weft_model::identity::Identity;
+use x509_parser::{public_key::PublicKey, x509::SubjectPublicKeyInfo};
 
 /// The parts of a certificate that people ask about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Facts {
     pub not_before: SystemTime,
     pub not_after: SystemTime,
     pub is_ca: bool,
+    /// What its key is: `ECDSA P-256`, `RSA 2048`, `Ed25519`; the algorithm's number for others.
+    pub key: String,
     /// DNS names and URIs of the subject alternative name.
     pub names: Vec<String>,
     /// SHA-256 of the DER form, lower-case hexadecimal.
@@ -43,6 +46,7 @@ impl Facts {
             not_before: at(validity.not_before.timestamp()),
             not_after: at(validity.not_after.timestamp()),
             is_ca: parsed.is_ca(),
+            key: key_of(parsed.public_key()),
             names: names(der),
             sha256: sha256_hex(der),
         })
@@ -55,6 +59,25 @@ impl fmt::Display for NotACertificate {
     }
 }
 impl std::error::Error for NotACertificate {}
+
+fn key_of(key: &SubjectPublicKeyInfo<'_>) -> String {
+    let number = key.algorithm.algorithm.to_id_string();
+    let curve = || key.algorithm.parameters.as_ref()?.as_oid().ok().map(|oid| oid.to_id_string());
+    match number.as_str() {
+        "1.2.840.10045.2.1" => match curve().as_deref() {
+            Some("1.2.840.10045.3.1.7") => "ECDSA P-256".to_owned(),
+            Some("1.3.132.0.34") => "ECDSA P-384".to_owned(),
+            Some("1.3.132.0.35") => "ECDSA P-521".to_owned(),
+            curve => format!("ECDSA on curve {}", curve.unwrap_or("unknown")),
+        },
+        "1.2.840.113549.1.1.1" => match key.parsed() {
+            Ok(PublicKey::RSA(rsa)) => format!("RSA {}", rsa.key_size()),
+            _ => "RSA".to_owned(),
+        },
+        "1.3.101.112" => "Ed25519".to_owned(),
+        _ => number,
+    }
+}
 
 /// A time before 1970 has no use here but must not panic.
 fn at(unix_seconds: i64) -> SystemTime {
