@@ -4,6 +4,7 @@
 //! over what they said, so that every verdict is a test without a cluster. "Unknown" is an allowed verdict, a wrong one
 //! is a bug.
 
+pub mod check;
 pub mod evidence;
 pub mod gather;
 pub mod pasted;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// One line: `name{label="value",…} number`.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub name: String,
     pub labels: BTreeMap<String, String>,

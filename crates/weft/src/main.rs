@@ -20,6 +20,7 @@ use anyhow::Result;
 use clap::CommandFactory as _;
 use clap::{Parser, Subcommand};
 use commands::{
+    check::CheckCommand,
     completion::Completion,
     controller::Controller,
     down::Down,
@@ -63,6 +64,7 @@ enum Command {
     Exec(Exec),
     Stat(Stat),
     Explain(Explain),
+    Check(CheckCommand),
     Identity(IdentityCommand),
     ExternalWorkload(ExternalWorkloadCommand),
     Install(Install),
@@ -123,6 +125,7 @@ fn main() -> ExitCode {
         Command::Exec(exec) => on_runtime(exec.run()),
         Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Explain(explain) => on_runtime(explain.run()),
+        Command::Check(check) => on_runtime(check.run()),
         Command::Identity(identity) => on_runtime(identity.run()),
         Command::ExternalWorkload(external) => on_runtime(external.run()),
         Command::Install(install) => on_runtime(install.run()),

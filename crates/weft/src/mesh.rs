@@ -58,6 +58,15 @@ impl Target {
         Ok(path)
     }
 
+    /// The kubeconfig that [`client`](Self::client) uses, for programs that are started; none where it is kubectl's own.
+    pub(crate) fn kubeconfig_path(&self) -> Option<PathBuf> {
+        match (&self.kubeconfig, &self.context) {
+            (Some(path), _) => Some(path.clone()),
+            (None, Some(_)) => None,
+            (None, None) => self.local_kubeconfig().ok(),
+        }
+    }
+
     /// The mesh on this machine, unless a kubeconfig or a context is named.
     pub(crate) async fn client(&self) -> Result<Client> {
         let config = match (&self.kubeconfig, &self.context) {

@@ -16,6 +16,7 @@ use std::{
     process::ExitCode,
 };
 use weft_diagnose::{
+    check::table,
     evidence::{Evidence, ServiceFacts},
     gather::{ControllerAddress, End, Question, gather},
     render, timeline,
@@ -26,7 +27,7 @@ use weft_fault::Code;
 /// Lines of the timeline, unless told otherwise.
 const LINES: usize = 20;
 
-/// Explain why one workload can or cannot reach another, or what a code means.
+/// Explain why one workload can or cannot reach another, or what a code or a check means.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft explain deploy/web svc/catalogue     the whole path, both ends, one verdict
@@ -41,7 +42,7 @@ Exit codes: 0 it works or would work, 1 it does not, 2 the question could not be
 pub(crate) struct Explain {
     #[command(flatten)]
     target: Target,
-    /// Who calls, as [NAMESPACE/][KIND/]NAME or IP; or a fault code alone; or - for log lines on standard input.
+    /// Who calls, as [NAMESPACE/][KIND/]NAME or IP; or a fault code or a check's id alone; or - for log lines on standard input.
     #[arg(required_unless_present = "logs")]
     from: Option<String>,
     /// Who is called: [NAMESPACE/][KIND/]NAME[:PORT] or IP[:PORT].
@@ -97,8 +98,17 @@ fn exit_code(outcome: Outcome) -> ExitCode {
 }
 
 fn explain_code(from: &str) -> Result<ExitCode> {
+    if let Some(check) = table::find(from) {
+        let mut out = anstream::stdout().lock();
+        writeln!(
+            out,
+            "{} ({})\n\n  {}\n\n  remedy   {}",
+            check.id, check.says, check.means, check.remedy
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(code) = Code::find(from) else {
-        bail!("{from:?} is no fault code; to explain a path, name both ends: weft explain FROM TO");
+        bail!("{from:?} is no fault code and no check; to explain a path, name both ends: weft explain FROM TO");
     };
     let mut out = anstream::stdout().lock();
     writeln!(out, "{} {}\n", code.id(), code.name())?;

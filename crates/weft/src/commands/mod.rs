@@ -1,3 +1,4 @@
+pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod down;

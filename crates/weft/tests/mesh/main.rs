@@ -7,6 +7,7 @@ mod admin;
 #[path = "../../../weft-control/tests/support/cluster.rs"]
 mod api;
 mod capture;
+mod check;
 mod clusters;
 mod external;
 mod harness;

@@ -85,7 +85,7 @@ fn trusted(mesh: &TestMesh) -> std::collections::BTreeSet<String> {
 }
 
 /// The process of a pod's proxy.
-fn proxy_of(pod: &str) -> Pid {
+pub(crate) fn proxy_of(pod: &str) -> Pid {
     let until = Instant::now() + PATIENCE;
     let (name, proxy) = (format!("_pod_name={pod}\0"), b"proxy\0");
     loop {
