@@ -100,15 +100,13 @@ fn exit_code(outcome: Outcome) -> ExitCode {
 fn explain_code(from: &str) -> Result<ExitCode> {
     if let Some(check) = table::find(from) {
         let mut out = anstream::stdout().lock();
-        writeln!(
-            out,
-            "{} ({})\n\n  {}\n\n  remedy   {}",
-            check.id, check.says, check.means, check.remedy
-        )?;
+        writeln!(out, "{} ({})\n\n  {}\n\n  remedy   {}", check.id, check.says, check.means, check.remedy)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(code) = Code::find(from) else {
-        bail!("{from:?} is no fault code and no check; to explain a path, name both ends: weft explain FROM TO");
+        bail!(
+            "{from:?} is no fault code and no check; to explain a path, name both ends: weft explain FROM TO"
+        );
     };
     let mut out = anstream::stdout().lock();
     writeln!(out, "{} {}\n", code.id(), code.name())?;

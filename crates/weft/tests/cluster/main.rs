@@ -2,6 +2,7 @@
 
 #[path = "../../../weft-control/tests/support/cluster.rs"]
 mod api;
+mod check;
 mod controller;
 mod harness;
 mod inject;

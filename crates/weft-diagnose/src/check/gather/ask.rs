@@ -108,9 +108,8 @@ impl<'p> Asker<'p> {
 
 fn date_of(headers: &HeaderMap) -> Option<SystemTime> {
     let text = headers.get(header::DATE)?.to_str().ok()?;
-    SystemTime::try_from(jiff::fmt::rfc2822::parse(text).ok()?.timestamp())
-        .ok()
-        .filter(|date| *date > SystemTime::UNIX_EPOCH)
+    let date = SystemTime::from(jiff::fmt::rfc2822::parse(text).ok()?.timestamp());
+    Some(date).filter(|date| *date > SystemTime::UNIX_EPOCH)
 }
 
 /// How far a clock is ahead that showed `told`, cut off to `grain`, at some moment between two of ours.
