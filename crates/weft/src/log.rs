@@ -7,20 +7,28 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::ParseError};
 
 /// A file longer than this becomes the old one, and the old one before it goes.
 const LARGEST: u64 = 8 * 1024 * 1024;
 
 /// Log lines, as `WEFT_LOG` or else `default` filters them.
 pub(crate) fn to_stderr(default: &str) {
-    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let asked = std::env::var("WEFT_LOG").ok().and_then(|asked| filter(&asked).ok());
+    let filter = asked.unwrap_or_else(|| filter(default).unwrap_or_default());
     let path = log_path();
     // A controller writes on where the one before it ended.
     let length = path.as_ref().and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len());
     let log = Arc::new(Mutex::new(Log { path, length }));
     let writer = move || Line(log.clone());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).init();
+}
+
+/// What is to be logged. What the Kubernetes client says of each request while the API is away, whoever asked says in its own
+/// words, and less often: it is left out unless it is asked for.
+pub(crate) fn filter(text: &str) -> Result<EnvFilter, ParseError> {
+    let quiet = if text.contains("kube_client") { "" } else { ",kube_client::client::builder=off" };
+    EnvFilter::try_new(format!("{text}{quiet}"))
 }
 
 /// Where standard error goes, if it is a log file of ours.
@@ -69,6 +77,14 @@ fn exchange(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_client_is_heard_where_it_is_asked_for() {
+        for (text, heard) in [("info", false), ("warn,weft=info", false), ("info,kube_client=debug", true)] {
+            assert_eq!(!filter(text).unwrap().to_string().contains("builder=off"), heard, "{text}");
+        }
+        assert!(filter("no=such=thing").is_err());
+    }
 
     #[test]
     fn a_line_is_never_refused() {

@@ -1,9 +1,9 @@
 //! `weft controller`: the control plane on a cluster, as its Deployment runs it.
 
+use crate::log;
 use anyhow::{Context as _, Result};
 use std::{path::PathBuf, process::ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 use weft_control::install::{objects::CONFIG_MAP, settings::controller_config, values::Values, yaml};
 use weft_fault::{Code, Fault};
 use weft_kube::{api, core::node::ConfigMap, kind::Kind};
@@ -68,7 +68,7 @@ impl Controller {
     }
 
     fn log(&self) -> Result<()> {
-        let filter = EnvFilter::try_new(&self.log_level)
+        let filter = log::filter(&self.log_level)
             .map_err(|e| Fault::new(Code::BadFlag).about("--log-level").because(e))?;
         let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
         match self.log_format.as_str() {
