@@ -22,10 +22,7 @@ use std::{
 use tokio::time::{Instant, sleep};
 use weft_control::install::objects::{CONFIG_MAP, CREATED_BY};
 use weft_fault::{Code, Fault};
-use weft_local::{
-    node::{MIRROR, NODE_NAME},
-    state::place::root_of,
-};
+use weft_local::{api::kubelet::MIRROR, node::NODE_NAME, state::place::root_of};
 
 /// The control plane's namespace; `weft up` has no other.
 const CONTROL: &str = "linkerd";

@@ -8,19 +8,17 @@ use anyhow::{Result, bail};
 use ipnet::IpNet;
 use kube::Client;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path, time::Duration};
 use tokio::time::{Instant, sleep};
 use weft_control::{
     bootstrap::{IdentityFiles, bootstrap_objects},
     config::{ControllerConfig, Ports},
+    install::objects::COMPONENT,
 };
 use weft_fault::{Code, Fault, Phase};
 use weft_kube::api;
-use weft_local::{
-    controller::Seat,
-    node::{MIRROR, NODE_NAME},
-};
+use weft_local::{api::kubelet::MIRROR, controller::Seat, node::NODE_NAME};
 
 /// The API serves a new kind a moment after its definition was applied.
 const KIND_DEADLINE: Duration = Duration::from_secs(5);
@@ -99,13 +97,16 @@ fn pem_blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// A pod that stands for this controller. An API server that is not the mesh's own reaches for pods and nothing else when it
-/// is asked to lead to a Service (`weft explain` asks the controller that way), and only finds them in Endpoints.
-async fn stand_in(client: &Client, node_ip: IpAddr) -> Result<(), Fault> {
-    const NAME: &str = "weft-controller";
+/// The pod that stands for this controller.
+const STAND_IN: &str = "weft-controller";
+
+/// A pod that stands for this controller, as static pods' mirrors do: whoever looks for the control plane finds it, and
+/// port-forwarding leads to its ports.
+async fn stand_in(client: &Client, node_ip: IpAddr) -> Result<Value, Fault> {
     const PODS: &str = "/api/v1/namespaces/linkerd/pods";
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": NAME, "namespace": "linkerd", "annotations": {(MIRROR): "weft-up"}},
+        "metadata": {"name": STAND_IN, "namespace": "linkerd", "annotations": {(MIRROR): "weft-up"},
+            "labels": {(COMPONENT): "controller"}},
         "spec": {"nodeName": NODE_NAME, "hostNetwork": true, "tolerations": [{"operator": "Exists"}],
             "containers": [{"name": "controller", "image": "weft"}]}});
     match api::create(client, PODS, &pod).await {
@@ -120,14 +121,20 @@ async fn stand_in(client: &Client, node_ip: IpAddr) -> Result<(), Fault> {
     let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": ip,
         "startTime": since, "containerStatuses": [container], "conditions": [
             {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]}});
-    let pod = api::merge(client, &format!("{PODS}/{NAME}/status"), &status).await?;
+    Ok(api::merge(client, &format!("{PODS}/{STAND_IN}/status"), &status).await?)
+}
+
+/// An API server that is not the mesh's own reaches for pods and nothing else when it is asked to lead to a Service (`weft
+/// explain` asks the controller that way), and only finds them in Endpoints.
+async fn endpoints_of(client: &Client, pod: &Value, node_ip: IpAddr) -> Result<(), Fault> {
+    let ip = node_ip.to_string();
     let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints",
         "metadata": {"name": "linkerd-dst", "namespace": "linkerd",
             // Its EndpointSlices are there already.
             "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
         "subsets": [{"ports": [{"name": "admin-http", "port": Ports::default().admin}],
             "addresses": [{"ip": ip, "nodeName": NODE_NAME, "targetRef": {
-                "kind": "Pod", "namespace": "linkerd", "name": NAME, "uid": pod["metadata"]["uid"]}}]}]});
+                "kind": "Pod", "namespace": "linkerd", "name": STAND_IN, "uid": pod["metadata"]["uid"]}}]}]});
     let path = "/api/v1/namespaces/linkerd/endpoints/linkerd-dst";
     api::apply(client, path, "weft-controller", &endpoints).await?;
     Ok(())
@@ -151,8 +158,9 @@ pub(crate) async fn serve(seat: Seat) -> Result<(), Fault> {
     if !furnished {
         furnish(&client, &config, settings.identity).await?;
     }
+    let pod = stand_in(&client, node_ip).await?;
     if external {
-        stand_in(&client, node_ip).await?;
+        endpoints_of(&client, &pod, node_ip).await?;
     }
     has_furnished();
     let stopped = async move {

@@ -14,6 +14,9 @@ use tokio::sync::mpsc;
 
 use super::error::ApiError;
 
+/// Marks pods that only stand for something which their node runs by itself.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// The node agent as seen by the API server.
 pub trait Kubelet: Send + Sync {
     /// The log of one container: raw lines, each ended by `\n`. With `follow` the stream ends when the container

@@ -17,6 +17,7 @@ mod user;
 mod volumes;
 
 use crate::{
+    api::kubelet::MIRROR,
     keeper::Seat,
     runtime::{client::RuntimeClient, remove_dir, wire::HeldPod},
 };
@@ -68,9 +69,6 @@ pub(crate) struct Node {
     /// Since when the node is as its conditions say.
     since: Timestamp,
 }
-
-/// Marks pods that only stand for something which their node runs by itself.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// How often the node says that it is there, as kubelet does; after four times as long it is given up.
 const BEAT: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! One connection to a port of a pod, whatever carries its bytes to the client.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,12 +38,18 @@ pub(super) struct Target {
     pub(super) kubelet: Arc<dyn Kubelet>,
     pub(super) pod: String,
     pub(super) uid: String,
+    /// Where the pod is that only stands for something on the node: no sandbox of the node agent's holds its ports.
+    pub(super) mirrored_at: Option<IpAddr>,
 }
 
 impl Target {
     /// Connects as a node's agent does: to the loopback of the pod, past whatever guards its address.
     async fn connect(&self, port: u16) -> Result<TcpStream, String> {
-        let connected = timeout(CONNECT, self.kubelet.connect(&self.uid, port)).await;
+        let connecting = match self.mirrored_at {
+            Some(ip) => self.kubelet.dial(ip, port),
+            None => self.kubelet.connect(&self.uid, port),
+        };
+        let connected = timeout(CONNECT, connecting).await;
         let error = match connected {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => error,

@@ -8,14 +8,17 @@ mod forward;
 mod spdy;
 mod tunnel;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::UPGRADE;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use serde_json::Value;
 
 use super::connect::kubelet;
 use super::error::ApiError;
+use super::kubelet::MIRROR;
 use super::request::{Address, Query};
 use super::respond::Body;
 use super::websocket::{self, Handshake};
@@ -54,6 +57,7 @@ pub(super) fn upgrade(
         kubelet: kubelet(api)?.clone(),
         pod: address.name.clone(),
         uid: meta::uid(&pod).to_owned(),
+        mirrored_at: mirrored_at(&pod),
     });
     tokio::spawn(async move {
         let Some(socket) = websocket::accept(request).await else { return };
@@ -66,4 +70,9 @@ pub(super) fn upgrade(
         }
     });
     handshake.response()
+}
+
+fn mirrored_at(pod: &Value) -> Option<IpAddr> {
+    pod["metadata"]["annotations"].get(MIRROR)?;
+    meta::text(pod, "/status/podIP").parse().ok()
 }
