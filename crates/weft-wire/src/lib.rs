@@ -5,6 +5,7 @@
 //! what traffic may do make the whole message [`Invalid`]; fields that nothing reads are written for stock peers and not
 //! asked for.
 
+pub mod cached;
 pub mod common;
 pub mod destination;
 pub mod extension;

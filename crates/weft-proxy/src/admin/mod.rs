@@ -3,6 +3,7 @@
 //! It runs on the agent's thread, so that neither a scrape nor a slow reader costs the data path anything. A meshed
 //! scraper is served over mTLS, others in plaintext.
 
+mod cache;
 mod permit;
 mod scrape;
 mod tell;
@@ -31,7 +32,10 @@ use tokio::{
     sync::{Semaphore, mpsc},
 };
 use weft_model::identity::{ClientTls, NoTls};
-use weft_wire::record::{CONNECTIONS_PATH, ConnectionRecord};
+use weft_wire::{
+    cached::CACHE_PATH,
+    record::{CONNECTIONS_PATH, ConnectionRecord},
+};
 
 const CONNECTIONS: usize = 128;
 /// From the first byte to the last byte of the answer's head; a scrape's body may take longer.
@@ -158,7 +162,10 @@ async fn answer(admin: &Admin, request: Request<Incoming>, from: &Peer) -> Respo
         (&Method::GET, "/ready") => tell::ready(admin, request.uri().query() == Some("verbose")),
         (&Method::GET, "/metrics") => admin.scrapes.page(&admin.mesh, &admin.log, request.headers()),
         (&Method::GET, CONNECTIONS_PATH) => connections(admin, request.uri().query().unwrap_or("")),
-        (_, "/proxy-log-level" | "/shutdown" | "/env.json" | "/logs.json") if !client.ip().is_loopback() => {
+        (&Method::GET, CACHE_PATH) => cache::list(admin, request.uri().query().unwrap_or("")).await,
+        (_, CACHE_PATH | "/proxy-log-level" | "/shutdown" | "/env.json" | "/logs.json")
+            if !client.ip().is_loopback() =>
+        {
             text(StatusCode::FORBIDDEN, "only from within the pod\n")
         }
         (&Method::GET, "/env.json") => {
@@ -169,6 +176,7 @@ async fn answer(admin: &Admin, request: Request<Incoming>, from: &Peer) -> Respo
         }
         (&Method::GET, "/logs.json") => tell::logs(admin, request.uri().query().unwrap_or("")),
         (&Method::GET, "/proxy-log-level") => text(StatusCode::OK, admin.log.level() + "\n"),
+        (&Method::POST, CACHE_PATH) => cache::refresh(admin, request.uri().query().unwrap_or("")).await,
         (&Method::PUT, "/proxy-log-level") => set_level(admin, request.into_body()).await,
         (_, "/shutdown") if !admin.mesh.config.shutdown_endpoint => {
             text(StatusCode::NOT_FOUND, "the shutdown endpoint is not enabled\n")
@@ -179,7 +187,7 @@ async fn answer(admin: &Admin, request: Request<Incoming>, from: &Peer) -> Respo
             text(StatusCode::OK, "shutting down\n")
         }
         (_, "/live" | "/ready" | "/metrics" | CONNECTIONS_PATH) => text(StatusCode::METHOD_NOT_ALLOWED, ""),
-        (_, "/proxy-log-level" | "/shutdown" | "/env.json" | "/logs.json") => {
+        (_, CACHE_PATH | "/proxy-log-level" | "/shutdown" | "/env.json" | "/logs.json") => {
             text(StatusCode::METHOD_NOT_ALLOWED, "")
         }
         _ => text(StatusCode::NOT_FOUND, ""),

@@ -92,7 +92,7 @@ fn frames(lines: Lines) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> 
     })
 }
 
-fn percent_decoded(text: &str) -> Option<String> {
+pub(super) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -1,12 +1,17 @@
 //! The agent's side of discovery: takes the workers' questions, runs a task for each, and lets go of what is idle.
 
 use super::{
-    Ask, EndpointsState, Known, Progress, Shared, Snapshot, context::Context, destination,
-    destination::Subject, endpoints, ports,
+    Ask, EndpointsState, Known, Progress, Shared, Snapshot,
+    context::Context,
+    destination,
+    destination::Subject,
+    endpoints,
+    list::{About, InUse},
+    ports,
 };
 use parking_lot::Mutex;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
     net::SocketAddr,
     sync::Arc,
@@ -27,11 +32,13 @@ const SWEEP: Duration = Duration::from_secs(1);
 const DOUBT_EVERY: Duration = Duration::from_millis(500);
 const DOUBTS: usize = 1_024;
 
-/// Evidence against what is known about an address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Doubt {
-    pub(super) addr: SocketAddr,
-    pub(super) why: Code,
+/// Why an answer may be wrong.
+#[derive(Clone, Debug)]
+pub(super) enum Doubt {
+    /// Evidence against what is known about an address.
+    Evidence { addr: SocketAddr, why: Code },
+    /// Somebody wants to have it anew.
+    Anew(About),
 }
 
 /// Sends one value to all who asked the same question before they could see each other's.
@@ -154,6 +161,10 @@ impl<K: Hash + Eq + Clone + Ord, T: Clone> Table<K, T> {
         self.changed |= changed;
     }
 
+    fn in_use(&self) -> HashSet<K> {
+        self.slots.iter().filter(|(_, slot)| (slot.in_use)()).map(|(key, _)| key.clone()).collect()
+    }
+
     /// Publishes what changed, once for a whole batch.
     fn store(&mut self, snapshot: &Snapshot<K, T>) {
         if std::mem::take(&mut self.changed) {
@@ -232,6 +243,9 @@ impl Agent {
             Ask::Endpoints(path, sender) => self.name(path, sender),
             Ask::Inbound(port, sender) => self.port(port, sender),
             Ask::Doubt(addr, why) => self.doubt(addr, why),
+            Ask::Anew(about) => self.anew(about),
+            // Whoever asked may be gone.
+            Ask::InUse(asker) => drop(asker.send(self.in_use())),
             Ask::Proved(endpoint) => self.cx.memory.lock().proved(&endpoint, Instant::now()),
         }
     }
@@ -294,7 +308,25 @@ impl Agent {
         self.doubted.insert(addr, now);
         tracing::debug!(%addr, code = why.id(), "asked about again");
         // Without a receiver nothing is watched that could be doubted.
-        drop(self.doubts.send(Doubt { addr, why }));
+        drop(self.doubts.send(Doubt::Evidence { addr, why }));
+    }
+
+    /// Forgets what was proved of an address, too: whoever asks for this holds all that is known to be wrong.
+    fn anew(&mut self, about: About) {
+        if let About::Addr(addr) = &about {
+            self.cx.memory.lock().forget(*addr);
+        }
+        tracing::info!(?about, "asked about anew");
+        drop(self.doubts.send(Doubt::Anew(about)));
+    }
+
+    fn in_use(&self) -> InUse {
+        InUse {
+            destinations: self.destinations.in_use(),
+            named: self.named.in_use(),
+            endpoints: self.endpoints.in_use(),
+            ports: self.ports.in_use(),
+        }
     }
 
     fn sweep(&mut self) {

@@ -7,6 +7,7 @@ use super::{
     context::Context,
     extend::Extending,
     judge::{Answer, combine, combine_named, each_endpoint, map_endpoints},
+    list::About,
     memory::is_open,
     settle::{Due, Settling},
 };
@@ -102,6 +103,15 @@ impl Subject {
         }
     }
 
+    /// Whether it is about this subject, or about an address that the answer names.
+    fn is_about(&self, about: &About, own: &BTreeSet<SocketAddr>) -> bool {
+        match (about, self) {
+            (About::Addr(addr), _) => own.contains(addr),
+            (About::Name(about), Subject::Name(name, _)) => name == &**about,
+            (About::Name(_), Subject::Addr(_)) => false,
+        }
+    }
+
     fn own(&self) -> BTreeSet<SocketAddr> {
         match self {
             Subject::Addr(addr) => BTreeSet::from([*addr]),
@@ -179,7 +189,11 @@ pub(super) async fn watch(
                 ask_again(&mut profiles, &mut policies);
             },
             doubted = doubts.recv() => match doubted {
-                Ok(Doubt { addr: doubted, why }) if own.contains(&doubted) => {
+                Ok(Doubt::Anew(about)) if subject.is_about(&about, &own) => {
+                    settling.doubt_all();
+                    ask_again(&mut profiles, &mut policies);
+                }
+                Ok(Doubt::Evidence { addr: doubted, why }) if own.contains(&doubted) => {
                     settling.doubt(doubted);
                     ask_again(&mut profiles, &mut policies);
                     if why == Code::PlaintextRefused && settling.is_open(&doubted) && refuted.is_none() {

@@ -5,10 +5,11 @@ use super::{
     age::Age,
     agent::{Doubt, Publishers},
     context::Context,
+    list::About,
     settle::{Due, Settling},
 };
 use crate::control::lookup::Told;
-use std::{sync::Arc, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 use tokio::sync::broadcast;
 use weft_fault::Fault;
 use weft_model::outbound::{Endpoint, Endpoints};
@@ -66,8 +67,12 @@ pub(super) async fn watch(
             },
             () = age.over() => updates.ask_again(),
             doubted = doubts.recv() => match doubted {
-                Ok(doubt) if known(&said).iter().any(|endpoint| endpoint.addr == doubt.addr) => {
-                    settling.doubt(doubt.addr);
+                Ok(Doubt::Evidence { addr, .. }) if names(&said, &addr) => {
+                    settling.doubt(addr);
+                    updates.ask_again();
+                }
+                Ok(Doubt::Anew(about)) if is_about(&about, &path, &said) => {
+                    settling.doubt_all();
                     updates.ask_again();
                 }
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
@@ -111,6 +116,17 @@ fn tell(before: &Looked, fault: &Fault) {
         Looked::Pending(None) => tracing::warn!("{fault:?}"),
         Looked::Pending(Some(_)) | Looked::Refused(_) | Looked::Answered(_) => tracing::debug!("{fault:?}"),
     }
+}
+
+fn is_about(about: &About, path: &str, said: &Option<Endpoints>) -> bool {
+    match about {
+        About::Addr(addr) => names(said, addr),
+        About::Name(name) => &**name == path,
+    }
+}
+
+fn names(said: &Option<Endpoints>, addr: &SocketAddr) -> bool {
+    known(said).iter().any(|endpoint| endpoint.addr == *addr)
 }
 
 fn known(said: &Option<Endpoints>) -> &[Arc<Endpoint>] {

@@ -11,6 +11,7 @@ mod endpoints;
 mod extend;
 pub mod fixed;
 pub(crate) mod judge;
+pub(crate) mod list;
 mod memory;
 pub(crate) mod ports;
 mod settle;
@@ -28,7 +29,7 @@ use std::{
     },
     time::Instant,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use weft_fault::{Code, Fault, FaultRecord, Phase};
 use weft_model::{
     inbound::{Protocol, ServerPolicy},
@@ -102,6 +103,10 @@ pub(crate) enum Ask {
     Endpoints(String, watch::Sender<Arc<EndpointsState>>),
     Inbound(u16, watch::Sender<Arc<ServerPolicy>>),
     Doubt(SocketAddr, Code),
+    /// What is known about this is asked for anew, whatever it is.
+    Anew(list::About),
+    /// Which answers connections hold.
+    InUse(oneshot::Sender<list::InUse>),
     Proved(Arc<Endpoint>),
 }
 
@@ -155,13 +160,15 @@ pub(crate) type Snapshot<K, T> = ArcSwap<HashMap<K, Arc<Known<T>>>>;
 #[derive(Debug)]
 pub(crate) struct Known<T> {
     receiver: watch::Receiver<T>,
-    /// Milliseconds after `Shared::epoch`.
+    /// When it was first asked about, in milliseconds after `Shared::epoch`.
+    asked_ms: u64,
+    /// When it was last looked for, likewise.
     used: AtomicU64,
 }
 
 impl<T> Known<T> {
     pub(crate) fn new(receiver: watch::Receiver<T>, now_ms: u64) -> Self {
-        Known { receiver, used: AtomicU64::new(now_ms) }
+        Known { receiver, asked_ms: now_ms, used: AtomicU64::new(now_ms) }
     }
 
     pub(crate) fn used_ms(&self) -> u64 {

@@ -170,6 +170,13 @@ impl Settling {
         self.confirmed.remove(&addr);
     }
 
+    /// Nothing that was confirmed counts any more.
+    pub(crate) fn doubt_all(&mut self) {
+        self.attempts = 0;
+        self.again = None;
+        self.confirmed.clear();
+    }
+
     fn confirm(&mut self, addrs: Vec<SocketAddr>) {
         if self.confirming.is_some() || !self.cx.confirmer.is_worth_asking() {
             return;

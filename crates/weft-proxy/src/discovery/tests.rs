@@ -1,6 +1,7 @@
 //! The agent against a scripted controller, over loopback.
 
 mod founding;
+mod listed;
 
 use super::{
     Defaults, Destination, Discovery, EndpointsState, Lookup, Shared,
