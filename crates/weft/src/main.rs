@@ -3,6 +3,7 @@
 mod apply;
 mod borrowed;
 mod cluster;
+mod columns;
 mod commands;
 mod controller;
 mod files;
@@ -10,9 +11,13 @@ mod live;
 mod log;
 mod manifest;
 mod mesh;
+mod message;
+mod reach;
 mod ready;
+mod replicas;
 mod screen;
 mod select;
+mod time;
 mod traffic;
 mod values;
 
@@ -23,6 +28,7 @@ use commands::{
     check::CheckCommand,
     completion::Completion,
     controller::Controller,
+    diagnostics::DiagnosticsCommand,
     down::Down,
     exec::Exec,
     explain::Explain,
@@ -65,6 +71,8 @@ enum Command {
     Stat(Stat),
     Explain(Explain),
     Check(CheckCommand),
+    #[command(visible_alias = "dg")]
+    Diagnostics(DiagnosticsCommand),
     Identity(IdentityCommand),
     ExternalWorkload(ExternalWorkloadCommand),
     Install(Install),
@@ -126,6 +134,7 @@ fn main() -> ExitCode {
         Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Explain(explain) => on_runtime(explain.run()),
         Command::Check(check) => on_runtime(check.run()),
+        Command::Diagnostics(diagnostics) => on_runtime(diagnostics.run()),
         Command::Identity(identity) => on_runtime(identity.run()),
         Command::ExternalWorkload(external) => on_runtime(external.run()),
         Command::Install(install) => on_runtime(install.run()),

@@ -1,5 +1,6 @@
 //! Names as people type them: `web`, `pod/web-1`, `deploy/web`, `svc/store:5000`, `shop/web`, `10.77.0.5:80`.
 
+use crate::reach;
 use anyhow::{Result, bail};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -99,6 +100,25 @@ pub(crate) struct Selected {
     pub(crate) namespace: String,
     pub(crate) pods: Vec<Pod>,
     pub(crate) service: Option<Service>,
+}
+
+impl Selected {
+    /// The one pod with a proxy, where a question makes sense for one only.
+    pub(crate) fn one_meshed(self) -> Result<Pod> {
+        let title = format!("{}/{}", self.namespace, self.title);
+        let (mut meshed, others): (Vec<Pod>, Vec<Pod>) =
+            self.pods.into_iter().partition(|pod| reach::is_running(pod) && reach::is_meshed(pod));
+        match (meshed.pop(), meshed.len(), others.len()) {
+            (Some(pod), 0, _) => Ok(pod),
+            (Some(last), ..) => {
+                let names: Vec<String> =
+                    meshed.iter().chain([&last]).map(|p| format!("po/{}", p.name_any())).collect();
+                bail!("{title} has several pods: say which of {}", names.join(", "))
+            }
+            (None, _, 0) => bail!("{title} has no pods"),
+            (None, ..) => bail!("{title} has no running pod with a proxy"),
+        }
+    }
 }
 
 /// Finds the object, in `namespace` or wherever there is exactly one of that name.
@@ -240,6 +260,29 @@ mod tests {
             }
             Err(error) => format!("error: {error}"),
         }
+    }
+
+    #[test]
+    fn of_several_pods_the_user_says_which() {
+        let pod = |name: &str, meshed: bool| -> Pod {
+            let labels = if meshed {
+                serde_json::json!({"linkerd.io/control-plane-ns": "linkerd"})
+            } else {
+                serde_json::json!({})
+            };
+            let pod = serde_json::json!({"metadata": {"name": name, "labels": labels}, "status": {"phase": "Running"}});
+            serde_json::from_value(pod).unwrap()
+        };
+        let of = |pods: Vec<Pod>| {
+            let selected =
+                Selected { title: "deploy/web".into(), namespace: "shop".into(), pods, service: None };
+            selected.one_meshed().map(|pod| pod.name_any()).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(vec![pod("a", false), pod("b", true)]), Ok("b".into()));
+        let several = of(vec![pod("a", true), pod("b", true)]).unwrap_err();
+        assert_eq!(several, "shop/deploy/web has several pods: say which of po/a, po/b");
+        assert!(of(vec![pod("a", false)]).unwrap_err().contains("no running pod with a proxy"));
+        assert!(of(vec![]).unwrap_err().contains("no pods"));
     }
 
     #[test]

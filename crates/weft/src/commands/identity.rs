@@ -77,7 +77,7 @@ struct Rotate {
     #[arg(long, value_name = "FILE", requires = "trust_anchor")]
     issuer_key: Option<PathBuf>,
     /// How long each step waits for the proxies.
-    #[arg(long, default_value = "10m", value_parser = duration, value_name = "DURATION")]
+    #[arg(long, default_value = "10m", value_parser = crate::time::duration, value_name = "DURATION")]
     timeout: Duration,
     /// Go on although proxies are missing: they are cut off until they renew.
     #[arg(long)]
@@ -128,13 +128,6 @@ impl Trust {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// `30s`, `10m`, `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let span: jiff::SignedDuration =
-        text.parse().map_err(|e| format!("{e}; expected a duration such as 90s or 10m"))?;
-    Duration::try_from(span).map_err(|_| "a duration is not negative".to_owned())
 }
 
 impl IdentityCommand {

@@ -1,6 +1,7 @@
 pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod controller;
+pub(crate) mod diagnostics;
 pub(crate) mod down;
 pub(crate) mod exec;
 pub(crate) mod explain;

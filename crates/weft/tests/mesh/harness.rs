@@ -137,6 +137,16 @@ impl TestMesh {
         });
     }
 
+    /// Deletes an object of the API.
+    pub(crate) fn delete(&self, path: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let request = http::Request::delete(path).body(Vec::new()).expect("a path");
+            let deleted: Result<serde_json::Value, _> = self.client().await.request(request).await;
+            deleted.expect("the object is deleted");
+        });
+    }
+
     pub(crate) async fn client(&self) -> kube::Client {
         use kube::config::{Config, KubeConfigOptions, Kubeconfig};
         let kubeconfig = Kubeconfig::read_from(self.state().join("kubeconfig")).expect("the kubeconfig");

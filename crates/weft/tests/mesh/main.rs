@@ -9,6 +9,7 @@ mod api;
 mod capture;
 mod check;
 mod clusters;
+mod diagnostics;
 mod external;
 mod harness;
 mod identity;

@@ -156,7 +156,7 @@ fn no_request_fails_while_controllers_and_node_agents_are_killed() {
 }
 
 /// The process that plays a role in the mesh, once it is another than `than`.
-fn kept(mesh: &TestMesh, role: &str, than: Option<Pid>) -> Pid {
+pub(crate) fn kept(mesh: &TestMesh, role: &str, than: Option<Pid>) -> Pid {
     let wanted = format!("{role}\0{}\0", mesh.name);
     let deadline = Instant::now() + PATIENCE;
     loop {
