@@ -48,6 +48,18 @@ kind: Server
 metadata: {name: web, namespace: asked}
 spec: {podSelector: {matchLabels: {app: web}}, port: 8025, proxyProtocol: HTTP/1}
 ---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: web-clients, namespace: asked}
+spec:
+  targetRef: {group: policy.linkerd.io, kind: Server, name: web}
+  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: web-clients}]
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: MeshTLSAuthentication
+metadata: {name: web-clients, namespace: asked}
+spec: {identityRefs: [{kind: ServiceAccount, name: default}]}
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: reader}
