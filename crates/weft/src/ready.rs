@@ -4,9 +4,9 @@ use k8s_openapi::api::{
     apps::v1::ReplicaSet,
     core::v1::{ContainerStatus, Event, Pod},
 };
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use std::collections::BTreeMap;
-use weft_local::node::NODE_NAME;
+use weft_local::{api::kubelet::MIRROR, node::NODE_NAME};
 
 /// What a pod is up to, as far as waiting for it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +54,12 @@ pub(crate) async fn pods(client: &Client) -> kube::Result<BTreeMap<String, PodSt
     Ok(states)
 }
 
-/// Whether this machine's node runs it, or might: a cluster that is not the mesh's own has others.
+/// Whether this machine's node runs it, or might: a cluster that is not the mesh's own has others. Who only stands for the
+/// controller is not waited for, and not counted.
 fn is_ours(pod: &Pod) -> bool {
+    if pod.annotations().contains_key(MIRROR) {
+        return false;
+    }
     let spec = pod.spec.as_ref();
     match spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default() {
         "" => spec
