@@ -43,10 +43,13 @@ pub(super) fn ago(facts: &Facts, at_unix_ms: u64) -> String {
 /// What nobody needs to look at: it was meant.
 const MEANT: [Code; 2] = [Code::Draining, Code::FailureInjected];
 
-/// Failures of one code between the same two.
+/// Failures of one code between the same two. Either end may report the same one.
 #[derive(Default)]
 struct Pair<'f> {
-    times: u64,
+    /// As the caller and as the server told them.
+    times: [u64; 2],
+    /// What the caller asked for.
+    service: Option<String>,
     last_unix_ms: u64,
     says: &'f str,
     refused_by: Option<String>,
@@ -55,7 +58,7 @@ struct Pair<'f> {
 fn faults(facts: &Facts) -> Reply {
     let Some(journal) = journal(facts)? else { return Ok(Answer::Idle) };
     let by_ip = pods_by_ip(facts)?;
-    let mut pairs: BTreeMap<(&str, String), Pair<'_>> = BTreeMap::new();
+    let mut pairs: BTreeMap<(&str, String, String), Pair<'_>> = BTreeMap::new();
     for entry in
         journal.iter().filter(|entry| entry.kind == EntryKind::Fault && facts.is_asked_name(&entry.source))
     {
@@ -65,19 +68,25 @@ fn faults(facts: &Facts) -> Reply {
         if passed_over || was_starting(facts, &by_ip, entry) {
             continue;
         }
-        let way = way(facts, &by_ip, entry);
-        let pair = pairs.entry((&fault.code, way)).or_default();
-        pair.times += 1;
+        let Way { from, to, service } = way(facts, &by_ip, entry);
+        let pair = pairs.entry((&fault.code, from, to)).or_default();
+        pair.times[usize::from(is_inbound(entry))] += 1;
+        pair.service = pair.service.take().or(service);
         pair.says = &fault.says;
         pair.last_unix_ms = pair.last_unix_ms.max(entry.at_unix_ms);
         if pair.refused_by.is_none() && matches!(fault.code.as_str(), "NET-002" | "NET-003" | "UPS-004") {
             pair.refused_by = blocked(facts, entry, &by_ip);
         }
     }
-    let told = pairs.into_iter().map(|((code, way), pair)| {
+    let told = pairs.into_iter().map(|((code, from, to), pair)| {
         let ago = ago(facts, pair.last_unix_ms);
         let why = pair.refused_by.map(|why| format!("\n{why}")).unwrap_or_default();
-        format!("{code} {}: {way}, {} times at least, last {ago}{why}", pair.says, pair.times)
+        let to = match pair.service {
+            Some(service) if service != to => format!("{service} ({to})"),
+            _ => to,
+        };
+        let times = pair.times[0].max(pair.times[1]);
+        format!("{code} {}: {from} → {to}, {times} times at least, last {ago}{why}", pair.says)
     });
     told.collect::<Findings>().reply(&format!("failures of the last {MINUTES} minutes:"))
 }
@@ -98,7 +107,7 @@ fn ip_in(text: &str) -> Option<IpAddr> {
 /// The address of the other end: the fault's peer, what the entry is about, or whom its text says it came from.
 fn other_end(entry: &JournalEntry) -> Option<IpAddr> {
     let from = || entry.text.rsplit_once(" from ").and_then(|(_, addr)| ip_in(addr));
-    if entry.text.starts_with("inbound") {
+    if is_inbound(entry) {
         return from();
     }
     let peer = entry.fault.as_ref().and_then(|fault| fault.peer.as_deref());
@@ -106,23 +115,45 @@ fn other_end(entry: &JournalEntry) -> Option<IpAddr> {
 }
 
 /// Who called whom.
-fn way(facts: &Facts, by_ip: &ByIp<'_>, entry: &JournalEntry) -> String {
+struct Way {
+    from: String,
+    /// The pod if it is known, else what was asked for.
+    to: String,
+    service: Option<String>,
+}
+
+fn is_inbound(entry: &JournalEntry) -> bool {
+    entry.text.starts_with("inbound")
+}
+
+/// `shop/store:80` of a subject that is a Service's, however it is written.
+fn service_of(subject: &str, domain: &str) -> Option<String> {
+    if let Some(service) = subject.strip_prefix("service/") {
+        return Some(service.to_owned());
+    }
+    let (name, port) = subject.rsplit_once(':')?;
+    let (name, namespace) = name.strip_suffix(&format!(".svc.{domain}"))?.split_once('.')?;
+    Some(format!("{namespace}/{name}:{port}"))
+}
+
+fn domain(facts: &Facts) -> &str {
+    facts.setting(&["clusterDomain"]).ok().flatten().and_then(|v| v.as_str()).unwrap_or("cluster.local")
+}
+
+fn way(facts: &Facts, by_ip: &ByIp<'_>, entry: &JournalEntry) -> Way {
     let named = |ip: IpAddr| by_ip.get(&ip).map_or_else(|| ip.to_string(), |pod| pod.name().to_string());
     let other = other_end(entry);
-    if entry.text.starts_with("inbound") {
-        return format!("{} → {}", other.map_or("somebody".into(), named), entry.source);
+    if is_inbound(entry) {
+        let from = other.map_or_else(|| "somebody".to_owned(), named);
+        return Way { from, to: entry.source.clone(), service: None };
     }
-    let domain =
-        facts.setting(&["clusterDomain"]).ok().flatten().and_then(|v| v.as_str()).unwrap_or("cluster.local");
-    let subject = entry.subject.replace(&format!(".svc.{domain}"), "");
-    match other.filter(|ip| by_ip.contains_key(ip)).map(named) {
-        Some(pod) if ip_in(&subject).is_none() && !subject.is_empty() => {
-            format!("{} → {subject} ({pod})", entry.source)
-        }
-        Some(pod) => format!("{} → {pod}", entry.source),
-        None if subject.is_empty() => entry.source.clone(),
-        None => format!("{} → {subject}", entry.source),
-    }
+    let service = service_of(&entry.subject, domain(facts));
+    let pod = other.filter(|ip| by_ip.contains_key(ip)).map(named);
+    let to = pod.or_else(|| service.clone()).unwrap_or_else(|| match entry.subject.as_str() {
+        "" => "somewhere".to_owned(),
+        subject => subject.to_owned(),
+    });
+    Way { from: entry.source.clone(), to, service }
 }
 
 /// Whether either end was not ready yet.
@@ -148,8 +179,9 @@ const STARTS_MS: u64 = 60_000;
 
 /// The pods behind the service that an entry is about.
 fn behind<'f>(facts: &'f Facts, subject: &str) -> Option<Vec<&'f Pod>> {
-    let mut labels = subject.split([':', '.']);
-    let (name, namespace) = (labels.next()?, labels.next()?);
+    let service = service_of(subject, domain(facts))?;
+    let (namespace, name) = service.split_once('/')?;
+    let name = name.split(':').next()?;
     let services = facts.services.as_ref().ok()?;
     let service = services.iter().find(|s| s.metadata.name == name && s.metadata.namespace == namespace)?;
     if service.spec.selector.is_empty() {
@@ -238,19 +270,26 @@ mod tests {
         assert_eq!(faults(&facts), Ok(Answer::Good));
         let mut inbound = fault(&facts, 20, "shop/store-1", Code::NoRuleAllows, &[]);
         inbound.text = "inbound connection s1 from 10.77.0.11:40000".into();
+        let mut same = entry(&facts, 20, Code::NoRuleAllows, "10.77.0.12:8080");
+        same.subject = "service/shop/store:80".into();
         let entries = vec![
             entry(&facts, 40, Code::ConnectRefused, "10.77.0.12:8080"),
             entry(&facts, 10, Code::ConnectRefused, "10.77.0.12:8080"),
             entry(&facts, 10, Code::Draining, "10.77.0.12:8080"),
             inbound,
+            same,
         ];
         with(entries, &mut facts);
         let Ok(Answer::Bad(said)) = faults(&facts) else { panic!() };
         assert!(
-            said.contains("shop/web-1 → store.shop:80 (shop/store-1), 2 times at least, last 10 s ago"),
+            said.contains("shop/web-1 → shop/store:80 (shop/store-1), 2 times at least, last 10 s ago"),
             "{said}"
         );
-        assert!(said.contains("POL-001") && said.contains("shop/web-1 → shop/store-1, 1 times"), "{said}");
+        assert!(
+            said.contains("POL-001") && said.contains("shop/web-1 → shop/store:80 (shop/store-1), 1 times"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 3, "what both ends report is one failure: {said}");
         assert!(!said.contains("LIM-004"), "{said}");
     }
 

@@ -31,6 +31,12 @@ pub(in super::super) const CERTIFICATES: Category = Category {
             "Certificates that the controller signs now are refused by this proxy, as it does not trust their root: it started before the root was added and does not follow the bundle.",
             "Restart the pod, or put the former root's issuer back until all proxies trust the new one; `weft identity rotate` does it in that order.",
         ),
+        Check::error("weft-issuer-loaded", "the controller signs with the issuer of its Secret", loaded)
+            .retried()
+            .doc(
+                "The Secret holds another issuer than the controller signs with: it could not use what was written there, and went on with what it had, which will end.",
+                "The controller's log and its event IssuerValidationFailed say what is wrong with the Secret. See l5d-identity-issuer-cert-issued-by-trust-anchor.",
+            ),
     ],
 };
 
@@ -120,6 +126,35 @@ fn issuer_trusted(facts: &Facts) -> Reply {
     found.reply(&format!("proxies that do not trust {}:", root.get(..12).unwrap_or(root)))
 }
 
+/// What the controller counts down to the end of its issuer.
+const ISSUER_ENDS: &str = "issuer_cert_ttl_seconds";
+/// The two are read at different moments, by clocks that may differ.
+const SAME_SECONDS: f64 = 60.0;
+
+fn loaded(facts: &Facts) -> Reply {
+    let Some(controller) = &facts.controller else { return Ok(Answer::Idle) };
+    let issuer = facts.plane.issuer.as_ref()?.as_ref().and_then(|issuer| issuer.certificate.as_ref());
+    let Some(certificate) = issuer else { return Ok(Answer::Idle) };
+    let mut samples = controller.as_ref()?.samples.iter();
+    let Some(left) = samples.find(|sample| sample.name == ISSUER_ENDS).map(|sample| sample.value) else {
+        return Ok(Answer::Unknown("the controller does not tell which issuer it signs with".into()));
+    };
+    let until =
+        certificate.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let own = seconds(facts.now_unix_ms) + left;
+    // One that has ended counts down no further.
+    let both_ended = left <= 0.0 && until <= seconds(facts.now_unix_ms);
+    Answer::if_so(both_ended || (own - until).abs() < SAME_SECONDS, || {
+        let loaded = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(own.clamp(0.0, 1e12));
+        format!(
+            "the Secret's {} is valid until {}, and the controller signs with one that is valid until {}",
+            certificate.subject,
+            date(certificate.not_after),
+            date(loaded)
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +208,17 @@ mod tests {
         assert!(lost[0].contains("weft-leaf-anchor") && lost[0].contains("none that it trusts"), "{lost:?}");
         let old = bad(&with(&format!("{fine}{ANCHOR}{{sha256=\"aaaaaaaaaaaaaaaa\"}} 1\n")));
         assert!(old[0].contains("aaaaaaaaaaaa, which is not in the bundle"), "{old:?}");
+    }
+
+    #[test]
+    fn a_controller_that_did_not_take_over_the_issuer_of_its_secret() {
+        let mut facts = healthy();
+        assert_eq!(loaded(&facts), Ok(Answer::Good));
+        let root = Ca::root("new", DAY * 300).unwrap();
+        with_identity(&mut facts, &root.certificate_pem(), &root.issuer("issuer", DAY * 200).unwrap());
+        assert!(matches!(loaded(&facts), Ok(Answer::Bad(why)) if why.contains("CN=issuer is valid until")));
+        facts.controller.as_mut().unwrap().as_mut().unwrap().samples.clear();
+        assert!(matches!(loaded(&facts), Ok(Answer::Unknown(_))));
     }
 
     #[test]

@@ -79,13 +79,13 @@ fn answers(facts: &Facts) -> Reply {
     found.reply("no answer from the proxy of:")
 }
 
-/// What a proxy said of which nothing is known, for checks that ask all of them.
+/// Tells of the proxies that did not answer, for checks that ask all of them. Their names are in one place only.
 pub(super) fn unknown(facts: &Facts, found: &mut Findings) {
-    let silent: Vec<String> =
-        facts.proxies.iter().filter(|(_, read)| read.is_err()).map(|(pod, _)| pod.to_string()).collect();
-    if !silent.is_empty() {
-        found.unknown(format!("{}: see weft-proxy-answers", silent.join(", ")));
-    }
+    let mut silent = facts.proxies.iter().filter(|(_, read)| read.is_err()).map(|(pod, _)| pod);
+    let Some(first) = silent.next() else { return };
+    let more = silent.count();
+    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+    found.unknown(format!("the proxy of {first}{others}: see weft-proxy-answers"));
 }
 
 const INJECT: &str = "linkerd.io/inject";

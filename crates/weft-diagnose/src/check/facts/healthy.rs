@@ -185,7 +185,9 @@ pub(crate) fn healthy() -> Facts {
         controller: Some(Ok(Controller {
             waits: None,
             clock: Some(clock),
-            samples: prom::parse("weft_api_silence_seconds 0.2\n", |_| true),
+            samples: prom::parse("weft_api_silence_seconds 0.2\nissuer_cert_ttl_seconds 31536000\n", |_| {
+                true
+            }),
             journal: Ok(Vec::new()),
             endpoints: vec![ServiceView {
                 service: ObjectName::new("shop", "store"),

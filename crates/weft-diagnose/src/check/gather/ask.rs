@@ -17,8 +17,8 @@ use weft_kube::api::{self, ApiError};
 
 /// Questions that are under way together.
 pub(super) const AT_ONCE: usize = 12;
-/// What a proxy or the controller may take; the API has its own deadline.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// What a proxy or the controller may take, on a machine that is busy, too; the API has its own deadline.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer of a proxy that is read.
 const ANSWER_LIMIT: usize = 64 << 20;
 /// Objects of one answer.

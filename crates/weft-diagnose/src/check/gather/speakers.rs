@@ -6,7 +6,7 @@ use super::{
         facts::{Controller, Facts, Plane, Pod, Proxy, Read, ServiceView, Unread},
         names::{ADMIN_PORT, CONTROLLER_ADMIN, CONTROLLER_SERVICE},
     },
-    ask::{AT_ONCE, Asker, skew},
+    ask::{AT_ONCE, Asker, PATIENCE, skew},
 };
 use crate::prom::{self, Sample};
 use futures_util::{StreamExt as _, stream};
@@ -25,7 +25,10 @@ const RECORDS: usize = 300;
 /// Between the two looks at counters that tell no time.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
-/// Families that checks look at.
+/// Families of the controller that checks look at.
+const CONTROLLER_FAMILIES: [&str; 2] = ["weft_api_silence_seconds", "issuer_cert_ttl_seconds"];
+
+/// Families of proxies that checks look at.
 fn is_wanted(name: &str) -> bool {
     const EXACT: [&str; 9] = [
         "control_identity_cert_expiration_timestamp_seconds",
@@ -44,7 +47,7 @@ fn is_wanted(name: &str) -> bool {
 /// Why nobody behind the API answered.
 fn unread(error: ApiError) -> Unread {
     match error {
-        ApiError::Timeout => Unread::Silent("no answer within 3 s".into()),
+        ApiError::Timeout => Unread::Silent(format!("no answer within {} s", PATIENCE.as_secs())),
         other => other.into(),
     }
 }
@@ -80,7 +83,7 @@ pub(super) async fn controller(ask: &Asker<'_>, facts: &Facts) -> Option<Read<Co
     };
     let (samples, clock) = match metrics {
         Ok(Some((body, clock))) => {
-            (prom::parse(&String::from_utf8_lossy(&body), |name| name == "weft_api_silence_seconds"), clock)
+            (prom::parse(&String::from_utf8_lossy(&body), |name| CONTROLLER_FAMILIES.contains(&name)), clock)
         }
         _ => (Vec::new(), None),
     };
