@@ -77,7 +77,7 @@ pub(super) async fn mutate(
         }
         let present = (operation != Operation::Delete).then_some(&object);
         let review = Review { kind, operation, subresource, object: present, old };
-        if !concerns(api, hook, &review) {
+        if !concerns(api, hook, &review, write) {
             continue;
         }
         let answer = ask(api, hook, &review, write).await?;
@@ -138,7 +138,7 @@ pub(super) async fn validate(
 ) -> Result<(), ApiError> {
     for hook in webhooks(api, "validatingwebhookconfigurations.admissionregistration.k8s.io", kind) {
         let review = Review { kind, operation, subresource, object, old };
-        if concerns(api, &hook, &review) {
+        if concerns(api, &hook, &review, write) {
             ask(api, &hook, &review, write).await?;
         }
     }
@@ -154,7 +154,7 @@ fn webhooks(api: &Api, resource: &str, kind: &Kind) -> Vec<Value> {
     configurations.iter().flat_map(|configuration| meta::items(configuration, "/webhooks").to_vec()).collect()
 }
 
-fn concerns(api: &Api, hook: &Value, review: &Review<'_>) -> bool {
+fn concerns(api: &Api, hook: &Value, review: &Review<'_>, write: &Write<'_>) -> bool {
     let kind = review.kind;
     let resource = match review.subresource {
         "" => kind.plural.clone(),
@@ -198,12 +198,25 @@ fn concerns(api: &Api, hook: &Value, review: &Review<'_>) -> bool {
             .and_then(|found| meta::labels(&found).cloned()),
         // Selectors of namespaces do not narrow cluster resources.
         (_, false) => {
-            return selects(&hook["objectSelector"], about, review.old) && match_condition::hold(hook, about);
+            return selects(&hook["objectSelector"], about, review.old)
+                && conditions_hold(hook, review, write);
         }
     };
     LabelSelector::from_object(&hook["namespaceSelector"]).matches(namespace_labels.as_ref())
         && selects(&hook["objectSelector"], about, review.old)
-        && match_condition::hold(hook, about)
+        && conditions_hold(hook, review, write)
+}
+
+fn conditions_hold(hook: &Value, review: &Review<'_>, write: &Write<'_>) -> bool {
+    if meta::items(hook, "/matchConditions").is_empty() {
+        return true;
+    }
+    let variables = match_condition::Variables {
+        object: review.object.unwrap_or(&Value::Null),
+        old: review.old.unwrap_or(&Value::Null),
+        request: &request_of(review, write),
+    };
+    match_condition::hold(hook, variables)
 }
 
 fn selects(selector: &Value, object: &Value, old: Option<&Value>) -> bool {
@@ -211,15 +224,8 @@ fn selects(selector: &Value, object: &Value, old: Option<&Value>) -> bool {
     selector.matches(meta::labels(object)) || old.is_some_and(|old| selector.matches(meta::labels(old)))
 }
 
-/// Asks one webhook. `None`: it could not be asked, and its policy is to ignore that.
-async fn ask(
-    api: &Api,
-    hook: &Value,
-    review: &Review<'_>,
-    write: &mut Write<'_>,
-) -> Result<Option<Value>, ApiError> {
-    let name = meta::text(hook, "/name");
-    let uid = uuid::Uuid::new_v4().to_string();
+/// A request as webhooks and conditions see it, without the objects.
+fn request_of(review: &Review<'_>, write: &Write<'_>) -> Value {
     let kind = review.kind;
     let about = review.object.or(review.old).unwrap_or(&Value::Null);
     let gvk = json!({ "group": kind.group, "version": kind.version, "kind": kind.kind });
@@ -232,11 +238,9 @@ async fn ask(
         options["fieldManager"] = json!(write.manager);
     }
     let mut request = json!({
-        "uid": uid,
         "kind": gvk, "resource": gvr, "requestKind": gvk, "requestResource": gvr,
         "operation": review.operation.as_str(),
         "userInfo": write.user.to_info(),
-        "object": review.object, "oldObject": review.old,
         "dryRun": write.dry_run, "options": options,
     });
     for (field, value) in [("name", meta::name(about)), ("namespace", meta::namespace(about))] {
@@ -248,6 +252,22 @@ async fn ask(
         request["subResource"] = json!(review.subresource);
         request["requestSubResource"] = json!(review.subresource);
     }
+    request
+}
+
+/// Asks one webhook. `None`: it could not be asked, and its policy is to ignore that.
+async fn ask(
+    api: &Api,
+    hook: &Value,
+    review: &Review<'_>,
+    write: &mut Write<'_>,
+) -> Result<Option<Value>, ApiError> {
+    let name = meta::text(hook, "/name");
+    let uid = uuid::Uuid::new_v4().to_string();
+    let mut request = request_of(review, write);
+    request["uid"] = json!(uid);
+    request["object"] = json!(review.object);
+    request["oldObject"] = json!(review.old);
     let body = json!({ "kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request });
 
     let seconds = hook["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30);

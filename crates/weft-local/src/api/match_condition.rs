@@ -1,8 +1,8 @@
 //! `matchConditions` of webhooks, which are expressions in CEL.
 //!
 //! Two forms are evaluated: a comparison of a label or an annotation that may be absent, which is what the mesh's own webhooks
-//! use and what the library for CEL has no syntax for; and any other expression about the object alone. A configuration
-//! with another expression is refused when it is written.
+//! use and what the library for CEL has no syntax for; and any other expression about the object, what it was, and the request.
+//! A configuration with another expression is refused when it is written.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,21 @@ use super::error::FieldError;
 use super::{meta, rules};
 
 /// What of CEL is understood, for the refusal.
-const UNDERSTOOD: &str = "unsupported by this API, which evaluates CEL about `object` without optional fields, and \
+const UNDERSTOOD: &str = "unsupported by this API, which evaluates CEL about `object`, `oldObject` and `request` without optional fields, and \
     object.metadata.?annotations[?'KEY'].orValue('') (or ?labels) with == 'VALUE', != 'VALUE' or in ['VALUE', …], \
     perhaps as !(…)";
 
 /// Variables of a real server that are not given here.
-const NOT_GIVEN: [&str; 6] = ["oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
+const NOT_GIVEN: [&str; 4] = ["authorizer", "namespaceObject", "params", "variables"];
+
+/// What expressions may be about. Of what there is not, they see null.
+#[derive(Clone, Copy)]
+pub(super) struct Variables<'a> {
+    pub object: &'a Value,
+    pub old: &'a Value,
+    /// As in an AdmissionReview, without the objects.
+    pub request: &'a Value,
+}
 
 /// An expression that can be evaluated.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,19 +45,26 @@ struct Condition<'e> {
     differs: bool,
 }
 
-/// Whether all conditions of a webhook hold; of a deleted object, as it was.
-pub(super) fn hold(hook: &Value, object: &Value) -> bool {
+/// Whether all conditions of a webhook hold.
+pub(super) fn hold(hook: &Value, variables: Variables<'_>) -> bool {
     meta::items(hook, "/matchConditions").iter().all(|condition| {
         let expression = meta::text(condition, "/expression");
-        match Condition::parse(expression) {
-            Some(condition) => condition.holds(object),
-            None => evaluate(hook, expression, object),
-        }
+        let result = match Condition::parse(expression) {
+            // On a real server, null has no fields, optional or not.
+            Some(_) if variables.object.is_null() => Err("there is no object".to_owned()),
+            Some(condition) => Ok(condition.holds(variables.object)),
+            None => result(expression, variables),
+        };
+        // One that fails counts as the webhook itself would if it failed: it is asked, or else passed over.
+        result.unwrap_or_else(|why| {
+            tracing::debug!(expression, why, "a match condition could not be evaluated");
+            hook["failurePolicy"] != "Ignore"
+        })
     })
 }
 
-/// Whether an expression is CEL about the object alone.
-fn is_about_the_object(expression: &str) -> bool {
+/// Whether an expression is CEL about nothing but the variables that there are.
+fn is_understood(expression: &str) -> bool {
     let Ok(program) = Program::compile(expression) else { return false };
     // An object of any size would be too large for it.
     if !rules::affordable(rules::loops(expression), &Value::Null) {
@@ -58,25 +74,17 @@ fn is_about_the_object(expression: &str) -> bool {
     !NOT_GIVEN.iter().any(|variable| named.has_variable(variable))
 }
 
-/// Evaluates an expression that `validate` has accepted. One that fails counts as the webhook itself would if it failed: it
-/// is asked, or else passed over.
-fn evaluate(hook: &Value, expression: &str, object: &Value) -> bool {
-    match result(expression, object) {
-        Ok(holds) => holds,
-        Err(why) => {
-            tracing::debug!(expression, why, "a match condition could not be evaluated");
-            hook["failurePolicy"] != "Ignore"
-        }
-    }
-}
-
-fn result(expression: &str, object: &Value) -> Result<bool, String> {
-    if !rules::affordable(rules::loops(expression), object) {
+/// Evaluates an expression that `validate` has accepted.
+fn result(expression: &str, variables: Variables<'_>) -> Result<bool, String> {
+    let Variables { object, old, request } = variables;
+    if ![object, old].iter().all(|object| rules::affordable(rules::loops(expression), object)) {
         return Err("the object is too large for it".to_owned());
     }
     let program = Program::compile(expression).map_err(|e| e.to_string())?;
     let mut context = Context::default().with_all();
-    context.add_variable_from_value("object", to_cel(object));
+    for (name, value) in [("object", object), ("oldObject", old), ("request", request)] {
+        context.add_variable_from_value(name, to_cel(value));
+    }
     match program.execute(&context) {
         Ok(cel::Value::Bool(holds)) => Ok(holds),
         Ok(other) => Err(format!("it is no truth value: {other:?}")),
@@ -112,7 +120,7 @@ pub(super) fn validate(configuration: &Value, errors: &mut Vec<FieldError>) {
             if meta::text(condition, "/name").is_empty() {
                 errors.push(FieldError::required(format!("{at}.name"), ""));
             }
-            if Condition::parse(expression).is_none() && !is_about_the_object(expression) {
+            if Condition::parse(expression).is_none() && !is_understood(expression) {
                 errors.push(FieldError::invalid(format!("{at}.expression"), expression, UNDERSTOOD));
             }
         }
@@ -170,6 +178,41 @@ mod tests {
 
     const ENTRY: &str = "object.metadata.?annotations[?'a/b'].orValue('')";
 
+    fn hold(hook: &Value, object: &Value) -> bool {
+        super::hold(hook, Variables { object, old: &Value::Null, request: &Value::Null })
+    }
+
+    fn result(expression: &str, object: &Value) -> Result<bool, String> {
+        super::result(expression, Variables { object, old: &Value::Null, request: &Value::Null })
+    }
+
+    /// As users write them: what changed, who asks, and what is asked for.
+    #[test]
+    fn conditions_may_be_about_what_was_and_about_the_request() {
+        let (old, new) = (json!({ "spec": { "replicas": 1 } }), json!({ "spec": { "replicas": 2 } }));
+        let request = json!({ "operation": "UPDATE", "name": "a", "userInfo": { "username": "system:node:n", "groups": ["g"] },
+            "resource": { "group": "apps", "version": "v1", "resource": "deployments" }, "dryRun": false });
+        for (expression, holds) in [
+            ("oldObject == null || object.spec.replicas != oldObject.spec.replicas", true),
+            ("request.operation == 'UPDATE' && request.resource.group != 'coordination.k8s.io'", true),
+            (
+                "!('system:nodes' in request.userInfo.groups) && !request.userInfo.username.startsWith('system:node:')",
+                false,
+            ),
+            ("!has(request.subResource) && !request.dryRun && request.name == 'a'", true),
+        ] {
+            assert!(is_understood(expression), "{expression}");
+            let variables = Variables { object: &new, old: &old, request: &request };
+            assert_eq!(super::result(expression, variables), Ok(holds), "{expression}");
+        }
+        // What is deleted is null, in which there are no fields; then the policy counts.
+        for (policy, asked) in [("Fail", true), ("Ignore", false)] {
+            let condition = json!({ "name": "n", "expression": format!("{ENTRY} == 'x'") });
+            let hook = json!({ "failurePolicy": policy, "matchConditions": [condition] });
+            assert_eq!(hold(&hook, &Value::Null), asked, "{policy}");
+        }
+    }
+
     fn object(value: &str) -> Value {
         json!({ "metadata": { "annotations": { "a/b": value } } })
     }
@@ -222,8 +265,8 @@ mod tests {
     fn anything_else_is_refused_and_the_refusal_says_what_is_not() {
         for expression in [
             "",
-            "request.name == 'x'",
-            "oldObject == null || object.metadata.name == 'x'",
+            "authorizer.group('').resource('pods').check('get').allowed()",
+            "namespaceObject.metadata.name == 'x'",
             "object.metadata.name ==",
             "object.metadata.?annotations[?'a'].orValue('') == 'x' || true",
             "object.metadata.?annotations[?'a'].orValue('') == 'x\\'",

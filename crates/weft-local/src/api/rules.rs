@@ -1,12 +1,15 @@
 //! Rules in CEL of custom kinds (`x-kubernetes-validations`).
 //!
 //! A real server refuses definitions whose rules could cost too much, and stops a rule that does. Here the rules of an object
-//! that is too large for them are not evaluated, nor are rules whose outcome could not be the real server's.
+//! that is too large for them are not evaluated, nor are rules whose outcome could not be the real server's: of these, whoever
+//! writes the definition is warned.
 
+use kube_cel::cel::Program;
 use kube_cel::{CompiledSchema, ErrorKind, Validator, compile_schema};
 use serde_json::Value;
 
 use super::error::FieldError;
+use super::meta;
 
 /// Schemas may be deep.
 const DEPTH: usize = 64;
@@ -96,9 +99,73 @@ fn prepare(schema: &mut Value, in_list: bool, depth: usize) -> Option<usize> {
     deepest
 }
 
-/// Items of lists are compared with those of the same place, not of the same key: better not at all.
 fn fits(rule: &str, in_list: bool) -> bool {
-    loops(rule) < VALUES.len() && !(in_list && rule.contains("oldSelf"))
+    why_not(rule, in_list).is_none()
+}
+
+/// Macros that the library does not expand.
+const NO_MACROS: [&str; 7] =
+    ["sortBy", "bind", "transformList", "transformMap", "transformMapEntry", "optMap", "optFlatMap"];
+
+/// Why a rule is not evaluated, if it is not.
+fn why_not(rule: &str, in_list: bool) -> Option<&'static str> {
+    if loops(rule) >= VALUES.len() {
+        return Some("its loops are nested too deep");
+    }
+    if in_list && rule.contains("oldSelf") {
+        // They would be compared with those of the same place, not of the same key: better not at all.
+        return Some("it compares items of a list with what they were");
+    }
+    let Ok(program) = Program::compile(rule) else {
+        return Some("it cannot be read, or has optional fields");
+    };
+    let functions = program.references();
+    NO_MACROS
+        .iter()
+        .any(|name| functions.has_function(name))
+        .then_some("it has a macro that is not known here")
+}
+
+/// The rules of a definition's schemas that are not evaluated: where each stands, and why.
+pub(super) fn not_evaluated(definition: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for (i, version) in meta::items(definition, "/spec/versions").iter().enumerate() {
+        let at = format!("spec.versions[{i}].schema.openAPIV3Schema");
+        walk(&version["schema"]["openAPIV3Schema"], &at, false, DEPTH, &mut found);
+    }
+    found
+}
+
+fn walk(schema: &Value, at: &str, in_list: bool, depth: usize, found: &mut Vec<String>) {
+    if depth == 0 {
+        return found.push(format!("{at}: weft evaluates no rules this deep"));
+    }
+    for (key, inner) in schema.as_object().into_iter().flatten() {
+        match (key.as_str(), inner) {
+            (RULES, Value::Array(rules)) => {
+                for (i, rule) in rules.iter().enumerate() {
+                    if let Some(why) = why_not(rule["rule"].as_str().unwrap_or(""), in_list) {
+                        found.push(format!("{at}.{RULES}[{i}].rule: weft does not evaluate it: {why}"));
+                    }
+                }
+            }
+            ("properties", Value::Object(properties)) => {
+                for (name, inner) in properties {
+                    walk(inner, &format!("{at}.properties[{name}]"), in_list, depth - 1, found);
+                }
+            }
+            ("items", inner) => walk(inner, &format!("{at}.items"), true, depth - 1, found),
+            ("additionalProperties", inner) => {
+                walk(inner, &format!("{at}.additionalProperties"), in_list, depth - 1, found);
+            }
+            ("allOf" | "anyOf" | "oneOf", Value::Array(list)) => {
+                for (i, inner) in list.iter().enumerate() {
+                    walk(inner, &format!("{at}.{key}[{i}]"), in_list, depth - 1, found);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// How deep an expression's loops are nested.
@@ -184,7 +251,7 @@ mod tests {
                     "reason": "FieldValueForbidden", "fieldPath": ".mode" },
                 { "rule": "!has(self.many) || self.many.all(x, self.many.exists_one(y, x == y))", "message": "costly" },
                 { "rule": "this is no rule", "message": "broken" },
-                { "rule": "url(self.note).getScheme() == 'x'", "message": "a function that is not known" },
+                { "rule": "self.list.sortBy(x, x.n).size() == 1", "message": "a macro that is not known" },
             ],
         } } })
     }
@@ -231,5 +298,117 @@ mod tests {
     fn a_schema_without_rules_costs_nothing() {
         assert!(Rules::of(&json!({ "type": "object" })).0.is_none());
         assert!(Rules::of(&Value::Null).0.is_none());
+    }
+
+    #[test]
+    fn whoever_defines_rules_is_told_of_those_that_are_not_evaluated() {
+        let definition =
+            |schema: Value| json!({ "spec": { "versions": [{ "schema": { "openAPIV3Schema": schema } }] } });
+        let told = not_evaluated(&definition(schema()));
+        let at = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
+        let expected = [
+            format!(
+                "{at}.properties[list].items.{RULES}[1].rule: weft does not evaluate it: it compares items"
+            ),
+            format!("{at}.{RULES}[3].rule: weft does not evaluate it: it cannot be read"),
+            format!("{at}.{RULES}[4].rule: weft does not evaluate it: it has a macro"),
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        for begin in expected {
+            assert!(told.iter().any(|line| line.starts_with(&begin)), "{begin}: {told:?}");
+        }
+        let optional = json!({ "type": "object", RULES: [{ "rule": "self.?a.orValue(1) == 1" }] });
+        assert_eq!(not_evaluated(&definition(optional)).len(), 1);
+    }
+
+    /// Every rule of the definitions that weft installs is evaluated.
+    #[test]
+    fn no_definition_of_ours_has_a_rule_that_is_not_evaluated() {
+        let charts =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/weft-crds/templates");
+        let mut seen = 0;
+        for file in ["crds.yaml", "gateway.yaml"] {
+            let text = std::fs::read_to_string(charts.join(file)).unwrap();
+            let plain: Vec<&str> = text.lines().filter(|line| !line.contains("{{")).collect();
+            for document in plain.join("\n").split("\n---").filter(|document| document.contains("kind:")) {
+                let definition: Value = serde_saphyr::from_str(document.trim_start_matches("---")).unwrap();
+                assert_eq!(not_evaluated(&definition), [""; 0], "{}", meta::name(&definition));
+                seen += 1;
+            }
+        }
+        assert!(seen > 10, "{seen} definitions");
+    }
+
+    /// The forms that the Gateway API's own definitions use, which people may install in place of weft's.
+    #[test]
+    fn the_forms_of_the_gateway_apis_rules_are_evaluated() {
+        let reference = json!({ "type": "object", "properties": {
+            "group": { "type": "string" }, "kind": { "type": "string" }, "name": { "type": "string" },
+            "namespace": { "type": "string" }, "port": { "type": "integer" }, "sectionName": { "type": "string" },
+        } });
+        let properties = json!({
+            "refs": { "type": "array", "items": reference }, "ref": reference, "type": { "type": "string" },
+            "value": { "type": "string" }, "rewrite": { "type": "object" }, "list": { "type": "array", "items": { "type": "object",
+                "properties": { "type": { "type": "string" }, "path": { "type": "object", "properties": { "type": { "type": "string" } } } } } },
+            "request": { "type": "string" }, "backend": { "type": "string" },
+        });
+        for (rule, holds, fails) in [
+            (
+                "self.refs.all(a, self.refs.exists_one(b, a.name == b.name && ((!has(a.__namespace__) || a.__namespace__ == '') && \
+                 (!has(b.__namespace__) || b.__namespace__ == '') || (has(a.__namespace__) && has(b.__namespace__) && \
+                 a.__namespace__ == b.__namespace__)) && (has(a.port) ? (has(b.port) && a.port == b.port) : !has(b.port))))",
+                json!({ "refs": [{ "name": "a", "port": 1 }, { "name": "a", "port": 2 }, { "name": "a", "namespace": "n" }] }),
+                json!({ "refs": [{ "name": "a", "namespace": "" }, { "name": "a" }] }),
+            ),
+            (
+                "(size(self.ref.group) == 0 && self.ref.kind == 'Service') ? has(self.ref.port) : true",
+                json!({ "ref": { "group": "", "kind": "Service", "port": 1 } }),
+                json!({ "ref": { "group": "", "kind": "Service" } }),
+            ),
+            (
+                "self.list.filter(f, f.type == 'A').size() <= 1 && !(self.list.exists(f, f.type == 'A') && self.list.exists(f, f.type == 'B'))",
+                json!({ "list": [{ "type": "A" }, { "type": "C" }] }),
+                json!({ "list": [{ "type": "A" }, { "type": "B" }] }),
+            ),
+            (
+                "self.list.exists_one(f, has(f.path) && f.path.type == 'P') ? ((size(self.refs) != 1 || !has(self.refs[0].name)) ? false : true) : true",
+                json!({ "list": [{ "path": { "type": "P" } }], "refs": [{ "name": "a" }] }),
+                json!({ "list": [{ "path": { "type": "P" } }], "refs": [{}] }),
+            ),
+            (
+                "!(!has(self.rewrite) && self.type == 'Rewrite')",
+                json!({ "type": "Rewrite", "rewrite": {} }),
+                json!({ "type": "Rewrite" }),
+            ),
+            (
+                "(self.type in ['Exact', 'Prefix']) ? self.value.startsWith('/') && !self.value.contains('//') && !self.value.endsWith('/..') : true",
+                json!({ "type": "Exact", "value": "/a" }),
+                json!({ "type": "Prefix", "value": "/a/.." }),
+            ),
+            (
+                "self.value.matches(r\"\"\"^(?i)\\.?[a-z_][a-z_0-9]*(\\.[a-z_][a-z_0-9]*)*$\"\"\")",
+                json!({ "value": "a.B_2" }),
+                json!({ "value": "a..b" }),
+            ),
+            (
+                "self.value.matches(r\"\"\"^(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|[%][0-9a-fA-F]{2})+$\"\"\")",
+                json!({ "value": "/a%2e" }),
+                json!({ "value": "/a%2" }),
+            ),
+            (
+                "!(has(self.request) && has(self.backend) && duration(self.request) != duration('0s') && duration(self.backend) > duration(self.request))",
+                json!({ "request": "1s", "backend": "500ms" }),
+                json!({ "request": "1s", "backend": "1m" }),
+            ),
+        ] {
+            let schema = json!({ "type": "object", "properties": properties, RULES: [{ "rule": rule, "message": "broken" }] });
+            assert_eq!(why_not(rule, false), None, "{rule}");
+            for (object, broken) in [(holds, 0), (fails, 1)] {
+                let mut errors = Vec::new();
+                Rules::of(&schema).check(&object, None, &mut errors);
+                let said: Vec<_> = errors.iter().map(|error| error.message.as_str()).collect();
+                assert_eq!(said, vec!["Invalid value: broken"; broken], "{rule}: {object}");
+            }
+        }
     }
 }

@@ -52,7 +52,7 @@ fn definition(name: &str, rule: &str, versions: &[&str], conversion: Value) -> V
     let item = json!({ "type": "object", "properties": { "n": { "type": "integer" } },
         "x-kubernetes-validations": [{ "rule": rule }] });
     let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": {
-        "list": { "type": "array", "maxItems": 5, "items": item },
+        "list": { "type": "array", "items": item },
     } } } });
     let versions: Vec<Value> = versions
         .iter()
@@ -65,6 +65,14 @@ fn definition(name: &str, rule: &str, versions: &[&str], conversion: Value) -> V
         "metadata": { "name": format!("{name}s.out.example") },
         "spec": { "group": "out.example", "scope": "Namespaced", "versions": versions, "conversion": conversion,
             "names": { "plural": format!("{name}s"), "singular": name, "kind": name.to_uppercase(), "listKind": format!("{name}List") } } })
+}
+
+const LARGE: &str = "/apis/out.example/v1/namespaces/default/larges";
+
+/// An object with so many items that break its rule.
+fn large(items: usize) -> Value {
+    json!({ "apiVersion": "out.example/v1", "kind": "LARGE", "metadata": { "name": "l" },
+        "spec": { "list": vec![json!({ "n": 0 }); items] } })
 }
 
 /// One for each row of the list at least.
@@ -144,8 +152,12 @@ fn probes() -> Vec<Probe> {
         )
         .headed("content-type", "application/vnd.kubernetes.protobuf")
         .with(json!(in_protobuf)),
-        probe("CEL: rules", "POST", CUSTOM, 201, At("/kind", json!("CustomResourceDefinition")))
+        probe("CEL: rules in", "POST", CUSTOM, 201, At("/kind", json!("CustomResourceDefinition")))
             .with(definition("rule", "self.n >= oldSelf.n", &["v1"], Value::Null)),
+        probe("CEL: rules about", "POST", CUSTOM, 201, At("/metadata/name", json!("larges.out.example")))
+            .with(definition("large", "self.n > 0", &["v1"], Value::Null)),
+        probe("CEL: rules about", "POST", LARGE, 422, Text("failed rule: self.n > 0")).with(large(1)),
+        probe("CEL: rules about", "POST", LARGE, 201, At("/metadata/name", json!("l"))).with(large(20_000)),
         probe(
             "CEL: match",
             "POST",
@@ -153,7 +165,7 @@ fn probes() -> Vec<Probe> {
             422,
             Text("unsupported by this API"),
         )
-        .with(hook("request.name == 'x'")),
+        .with(hook("authorizer.group('').resource('pods').check('get').allowed()")),
         probe("conversion", "POST", CUSTOM, 201, At("/spec/conversion/strategy", json!("Webhook"))).with(
             definition(
                 "old",

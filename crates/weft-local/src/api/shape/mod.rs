@@ -15,7 +15,7 @@ use super::error::{ApiError, FieldError};
 use super::kinds::{Form, Kind};
 use super::match_condition;
 use super::meta::{self, default};
-use super::schema;
+use super::{rules, schema};
 
 pub(super) use moments::default_event;
 pub(super) use names::{label_key, label_value};
@@ -338,7 +338,7 @@ pub(super) fn validate_status(kind: &Kind, object: &Value) -> Vec<FieldError> {
 }
 
 /// What is accepted but should be known.
-pub(super) fn warnings(kind: &Kind, object: &Value) -> Option<String> {
+pub(super) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
     let warning = match kind.plural.as_str() {
         "endpointslices" if object["addressType"] == "FQDN" => {
             Some("spec.addressType: FQDN endpoints are deprecated")
@@ -349,9 +349,10 @@ pub(super) fn warnings(kind: &Kind, object: &Value) -> Option<String> {
             let pem = decoded.is_ok_and(|raw| String::from_utf8_lossy(&raw).contains("-----BEGIN "));
             (!pem).then_some("tls: failed to find any PEM data in certificate input")
         }
+        "customresourcedefinitions" => return rules::not_evaluated(object),
         _ => None,
     };
-    warning.map(str::to_owned)
+    warning.into_iter().map(str::to_owned).collect()
 }
 
 fn validate_data(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
