@@ -94,7 +94,10 @@ fn target(api: &Api, address: &Address) -> Result<SocketAddr, ApiError> {
         }
     };
     if address.plural == "services" {
-        if api.store.get("services", &address.namespace, name).is_none() {
+        // A Service of which nobody has looked for endpoints is not there yet, as far as a real server knows.
+        if api.store.get("services", &address.namespace, name).is_none()
+            || !api.has_slices(&address.namespace, name)
+        {
             return Err(ApiError::not_found("services", name));
         }
         return api.endpoint_of(&address.namespace, name, port).ok_or_else(|| {

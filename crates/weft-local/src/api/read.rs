@@ -104,6 +104,12 @@ impl Api {
         Ok(Page { items: page, revision, next, remaining })
     }
 
+    /// Whether there are slices of a Service, with endpoints or without.
+    pub(super) fn has_slices(&self, namespace: &str, service: &str) -> bool {
+        let slices = self.store.list("endpointslices.discovery.k8s.io", Some(namespace)).0;
+        slices.iter().any(|slice| is_of(slice, service))
+    }
+
     /// The address of a ready endpoint of a Service, for a port given by number or name; its cluster IP if none.
     pub fn endpoint_of(&self, namespace: &str, service: &str, port: &str) -> Option<SocketAddr> {
         let found = self.store.get("services", namespace, service)?;
@@ -114,11 +120,7 @@ impl Api {
                 || p["port"].as_u64().is_some_and(|n| n.to_string() == port)
         })?;
         let slices = self.store.list("endpointslices.discovery.k8s.io", Some(namespace)).0;
-        let own = slices.iter().filter(|slice| {
-            meta::labels(slice)
-                .and_then(|labels| labels.get("kubernetes.io/service-name"))
-                .is_some_and(|n| n == service)
-        });
+        let own = slices.iter().filter(|slice| is_of(slice, service));
         let mut found_any = Vec::new();
         for slice in own {
             let number = meta::items(slice, "/ports")
@@ -141,6 +143,12 @@ impl Api {
         }
         Some(found_any[rand::random_range(0..found_any.len())])
     }
+}
+
+/// Whether a slice is one of the Service's.
+fn is_of(slice: &Value, service: &str) -> bool {
+    meta::labels(slice)
+        .is_some_and(|labels| labels.get("kubernetes.io/service-name").is_some_and(|n| n == service))
 }
 
 /// The object in the version asked for: what that version's schema does not know is left out, what it defaults is set.
