@@ -26,6 +26,7 @@ use clap::CommandFactory as _;
 use clap::{Parser, Subcommand};
 use commands::{
     check::CheckCommand,
+    authz::Authz,
     completion::Completion,
     controller::Controller,
     diagnostics::DiagnosticsCommand,
@@ -38,6 +39,7 @@ use commands::{
     inject::{Inject, Uninject},
     install::Install,
     install_cni::InstallCni,
+    log_level::LogLevel,
     logs::Logs,
     pod_program::PodProgram,
     prune::Prune,
@@ -73,6 +75,8 @@ enum Command {
     Check(CheckCommand),
     #[command(visible_alias = "dg")]
     Diagnostics(DiagnosticsCommand),
+    Authz(Authz),
+    LogLevel(LogLevel),
     Identity(IdentityCommand),
     ExternalWorkload(ExternalWorkloadCommand),
     Install(Install),
@@ -134,6 +138,8 @@ fn main() -> ExitCode {
         Command::Stat(stat) => on_runtime(async { stat.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Explain(explain) => on_runtime(explain.run()),
         Command::Check(check) => on_runtime(check.run()),
+        Command::Authz(authz) => on_runtime(authz.run()),
+        Command::LogLevel(level) => on_runtime(level.run()),
         Command::Diagnostics(diagnostics) => on_runtime(diagnostics.run()),
         Command::Identity(identity) => on_runtime(identity.run()),
         Command::ExternalWorkload(external) => on_runtime(external.run()),

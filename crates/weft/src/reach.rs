@@ -4,7 +4,7 @@
 use crate::apply::api_message;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
@@ -133,6 +133,13 @@ pub(crate) fn words(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What came from inside a pod.
+pub(crate) struct Inside {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
 /// Asks a pod's admin port from inside the pod: for what only those within may do.
 pub(crate) async fn ask_inside(
     client: &Client,
@@ -140,7 +147,7 @@ pub(crate) async fn ask_inside(
     method: Method,
     path: &str,
     body: &str,
-) -> Result<(StatusCode, String)> {
+) -> Result<Inside> {
     let io = forward(client, pod, ADMIN).await?;
     let request = Request::builder()
         .method(method)
@@ -155,7 +162,8 @@ pub(crate) async fn ask_inside(
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body =
             Limited::new(body, ANSWER_BYTES).collect().await.map_err(|error| anyhow::anyhow!(error))?;
-        anyhow::Ok((head.status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+        let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+        anyhow::Ok(Inside { status: head.status, headers: head.headers, body })
     };
     match timeout(ANSWER, asked).await {
         Ok(Ok(answer)) => Ok(answer),

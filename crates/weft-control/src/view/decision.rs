@@ -128,7 +128,8 @@ fn in_force<'p>(policy: &'p ServerPolicy, route: Option<&Meta>) -> impl Iterator
     )
 }
 
-fn accepts(authorization: &Authorization) -> Accepts {
+/// Whom an authorization lets in, in words.
+pub fn accepts(authorization: &Authorization) -> Accepts {
     Accepts {
         name: authorization.meta.to_string(),
         networks: authorization

@@ -4,6 +4,7 @@
 //! scraper is served over mTLS, others in plaintext.
 
 mod cache;
+mod level;
 mod permit;
 mod scrape;
 mod tell;
@@ -13,7 +14,7 @@ mod tests;
 use crate::{control::Service, inbound::refuse::Asker, log::Log, mesh::Mesh};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited, combinators::BoxBody};
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -59,6 +60,7 @@ pub struct Admin {
     /// The services of the control plane, once they are connected to.
     pub control: OnceLock<Vec<Service>>,
     scrapes: scrape::Scrapes,
+    level: Arc<level::Level>,
 }
 
 impl Admin {
@@ -70,6 +72,7 @@ impl Admin {
             shutdown,
             control: OnceLock::new(),
             scrapes: scrape::Scrapes::default(),
+            level: Arc::default(),
         })
     }
 }
@@ -175,9 +178,12 @@ async fn answer(admin: &Admin, request: Request<Incoming>, from: &Peer) -> Respo
             tell::environment(readable)
         }
         (&Method::GET, "/logs.json") => tell::logs(admin, request.uri().query().unwrap_or("")),
-        (&Method::GET, "/proxy-log-level") => text(StatusCode::OK, admin.log.level() + "\n"),
+        (&Method::GET, "/proxy-log-level") => level::show(admin),
         (&Method::POST, CACHE_PATH) => cache::refresh(admin, request.uri().query().unwrap_or("")).await,
-        (&Method::PUT, "/proxy-log-level") => set_level(admin, request.into_body()).await,
+        (&Method::PUT, "/proxy-log-level") => {
+            let query = request.uri().query().map(str::to_owned);
+            level::set(admin, query.as_deref(), request.into_body()).await
+        }
         (_, "/shutdown") if !admin.mesh.config.shutdown_endpoint => {
             text(StatusCode::NOT_FOUND, "the shutdown endpoint is not enabled\n")
         }
@@ -232,21 +238,6 @@ fn connections(admin: &Admin, query: &str) -> Response<Body> {
     match serde_json::to_vec(&admin.mesh.recorder.connections(limit, wanted)) {
         Ok(json) => respond(StatusCode::OK, "application/json", Full::new(json.into()).boxed()),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    }
-}
-
-async fn set_level(admin: &Admin, body: Incoming) -> Response<Body> {
-    let Ok(body) = Limited::new(body, BODY_BYTES).collect().await else {
-        return text(StatusCode::PAYLOAD_TOO_LARGE, "");
-    };
-    let level = String::from_utf8_lossy(&body.to_bytes()).trim().to_string();
-    match admin.log.set_level(&level) {
-        Ok(()) => {
-            tracing::info!(level, "log level changed");
-            admin.mesh.recorder.note("log level", format!("changed to {level}"), None);
-            respond(StatusCode::NO_CONTENT, "text/plain", Full::default().boxed())
-        }
-        Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
     }
 }
 

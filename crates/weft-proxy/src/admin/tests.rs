@@ -3,7 +3,7 @@
 use super::{Admin, serve};
 use crate::{
     config::Config,
-    discovery::{Discovery, fixed::Fixed},
+    discovery::{Discovery, Lookup, fixed::Fixed},
     drain, identity,
     inbound::refuse::Asker,
     log::Log,
@@ -23,12 +23,16 @@ use weft_model::{
     identity::{ClientTls, NoTls},
     inbound::{Authn, Authorization, HttpPolicy, Network, Protocol, ServerPolicy},
     meta::{Meta, Resource},
+    outbound::Endpoints,
 };
 use weft_testkit::{
     pki::{Pki, identity},
     raw,
 };
-use weft_wire::record::{Connections, Direction};
+use weft_wire::{
+    cached::Cache,
+    record::{Connections, Direction},
+};
 
 struct Bench {
     admin: Arc<Admin>,
@@ -165,12 +169,36 @@ async fn switches_are_for_loopback_and_only_when_enabled() {
     assert_eq!(closed.ask("PUT", "/proxy-log-level", "warn,linkerd=debug").await.0, 204);
     assert_eq!(closed.get("/proxy-log-level").await, (200, "warn,linkerd=debug\n".into()));
     assert_eq!(closed.ask("PUT", "/proxy-log-level", "=[").await.0, 400);
+    assert_eq!(closed.ask("PUT", "/proxy-log-level?for=600", "debug").await.0, 204);
+    assert_eq!(closed.get("/proxy-log-level").await, (200, "debug\n".into()));
+    for bad in ["0", "-1", "x", "86401"] {
+        assert_eq!(closed.ask("PUT", &format!("/proxy-log-level?for={bad}"), "info").await.0, 400, "{bad}");
+    }
+    assert_eq!(closed.ask("PUT", "/weft/discovery", "").await.0, 405);
+    assert_eq!(closed.ask("POST", "/weft/discovery", "").await.0, 400);
+    let (status, nothing) = closed.ask("POST", "/weft/discovery?addr=10.0.0.1%3A80", "").await;
+    assert_eq!((status, nothing.as_str()), (404, "{\"asked_again\":[]}"));
     assert_eq!(closed.ask("PUT", "/proxy-log-level", &"x".repeat(10_000)).await.0, 413);
 
     let mut open = bench(&[("SHUTDOWN_ENDPOINT_ENABLED", "true")]).await;
     assert_eq!(open.ask("GET", "/shutdown", "").await.0, 405);
     assert_eq!(open.ask("POST", "/shutdown", "").await.0, 200);
     assert_eq!(open.shutdown.recv().await, Some(()));
+}
+
+#[tokio::test]
+async fn what_is_known_is_listed_as_far_as_it_is_asked_for() {
+    let bench = bench(&[]).await;
+    for name in ["store.shop.svc.cluster.local:80", "web.shop.svc.cluster.local:80"] {
+        bench.told.lookup(name, Lookup::Answered(Endpoints::NoSuchService));
+    }
+    let (status, page) = bench.get("/weft/discovery?subject=store.shop&limit=10").await;
+    let cache: Cache = serde_json::from_str(&page).unwrap();
+    assert_eq!((status, cache.pod.as_str(), cache.total), (200, "shop/web-0", 1));
+    assert_eq!(cache.answers[0].subject, "store.shop.svc.cluster.local:80");
+    let (_, page) = bench.get("/weft/discovery?limit=1").await;
+    let cache: Cache = serde_json::from_str(&page).unwrap();
+    assert_eq!((cache.answers.len(), cache.total), (1, 2));
 }
 
 #[tokio::test]

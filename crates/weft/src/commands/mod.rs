@@ -1,4 +1,5 @@
 pub(crate) mod check;
+pub(crate) mod authz;
 pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod diagnostics;
@@ -11,6 +12,7 @@ pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod install_cni;
+pub(crate) mod log_level;
 pub(crate) mod logs;
 pub(crate) mod pod_program;
 pub(crate) mod prune;

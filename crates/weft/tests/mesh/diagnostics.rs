@@ -80,7 +80,38 @@ fn the_controller_and_the_proxies_are_asked_what_they_know() {
     let pod = endpoints_are_shown(&mesh);
     answers_are_shown_as_they_are(&mesh, &pod);
     metrics_are_printed(&mesh);
+    authorizations_are_shown(&mesh);
+    log_levels_change_for_a_while(&mesh, pod["pod"].as_str().expect("a name"));
     what_is_missing_is_named(&mesh);
+}
+
+fn authorizations_are_shown(mesh: &TestMesh) {
+    let table = mesh.ok(&["authz", "-n", "asked", "deploy/web"]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..4], ["ROUTE", "SERVER", "AUTHORIZATION_POLICY", "SERVER_AUTHORIZATION"], "{table}");
+    let client = "default.asked.serviceaccount.identity.linkerd.cluster.local";
+    assert_eq!(rows[1][..6], ["*", "web", "web-clients", "-", "8025", client], "{table}");
+    // One that requires what does not exist is not in force, and another Server has come too late.
+    mesh.create("/apis/policy.linkerd.io/v1alpha1/namespaces/asked/authorizationpolicies", r#"{
+        "apiVersion": "policy.linkerd.io/v1alpha1", "kind": "AuthorizationPolicy", "metadata": {"name": "dangling"},
+        "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "requiredAuthenticationRefs": [
+            {"group": "policy.linkerd.io", "kind": "MeshTLSAuthentication", "name": "absent"}]}}"#);
+    mesh.until(&["authz", "-n", "asked", "deploy/web", "-o", "json"], |shown, text| {
+        shown.status.code() == Some(1) && text.contains("authorizationpolicy/asked/dangling is not in force")
+    });
+}
+
+fn log_levels_change_for_a_while(mesh: &TestMesh, pod: &str) {
+    let name = format!("asked/po/{pod}");
+    let before = mesh.ok(&["log-level", &name, "--show"]);
+    let changed = mesh.ok(&["log-level", &name, "debug", "--for", "10m"]);
+    let ends = format!("is debug (back to {} in ", before.trim());
+    assert!(changed.contains(&ends), "{changed}");
+    // The command is gone, and the proxy keeps the time.
+    mesh.ok(&["log-level", &name, "info", "--for", "1s"]);
+    mesh.until(&["log-level", &name, "--show"], |_, shown| shown == before);
+    let refused = mesh.weft(&["log-level", &name, "=["]);
+    assert!(shown(&refused).contains("takes no"), "{}", shown(&refused));
 }
 
 /// Allows its pods nothing.

@@ -88,7 +88,8 @@ impl Discovery {
     async fn renew(&self, client: &Client, pod: &Pod, about: &str) -> Result<ExitCode> {
         let before = read(client, pod, Some(about), self.limit).await?.answers;
         let path = format!("{CACHE_PATH}?addr={}", escaped(about));
-        let (status, body) = reach::ask_inside(client, pod, Method::POST, &path, "").await?;
+        let reach::Inside { status, body, .. } =
+            reach::ask_inside(client, pod, Method::POST, &path, "").await?;
         let asked: Refreshed = match status {
             StatusCode::OK | StatusCode::NOT_FOUND => serde_json::from_str(&body)
                 .with_context(|| format!("{} cannot renew answers: it is of another version", title(pod)))?,
