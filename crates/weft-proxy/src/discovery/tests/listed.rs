@@ -57,9 +57,9 @@ async fn names_ports_and_refusals_are_listed_too() {
     assert_eq!((ports[0].what, ports[0].state), (What::Policy, Stands::Default));
     assert_eq!(ports[0].source.as_deref(), Some("default/default"));
 
-    // Of all, those that were looked for last; and nothing is asked about what nobody knows.
+    // No more than is wanted, and how many there are; and nothing is asked about what nobody knows.
     let (total, first) = bench.discovery.list(None, 1).await;
-    assert_eq!((total, first[0].subject.as_str()), (2, name));
+    assert_eq!((total, first.len()), (2, 1));
     assert!(bench.discovery.refresh("10.9.9.9:1").await.is_empty());
     assert_eq!(bench.discovery.refresh(name).await, [name]);
 }
