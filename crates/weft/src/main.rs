@@ -25,8 +25,9 @@ use anyhow::Result;
 use clap::CommandFactory as _;
 use clap::{Parser, Subcommand};
 use commands::{
-    check::CheckCommand,
     authz::Authz,
+    bug_report::BugReport,
+    check::CheckCommand,
     completion::Completion,
     controller::Controller,
     diagnostics::DiagnosticsCommand,
@@ -42,6 +43,7 @@ use commands::{
     log_level::LogLevel,
     logs::Logs,
     pod_program::PodProgram,
+    profile::Profile,
     prune::Prune,
     stat::Stat,
     uninstall::Uninstall,
@@ -77,6 +79,8 @@ enum Command {
     Diagnostics(DiagnosticsCommand),
     Authz(Authz),
     LogLevel(LogLevel),
+    BugReport(BugReport),
+    Profile(Profile),
     Identity(IdentityCommand),
     ExternalWorkload(ExternalWorkloadCommand),
     Install(Install),
@@ -139,6 +143,8 @@ fn main() -> ExitCode {
         Command::Explain(explain) => on_runtime(explain.run()),
         Command::Check(check) => on_runtime(check.run()),
         Command::Authz(authz) => on_runtime(authz.run()),
+        Command::BugReport(report) => on_runtime(async { report.run(&commands()).await }),
+        Command::Profile(profile) => profile.run(),
         Command::LogLevel(level) => on_runtime(level.run()),
         Command::Diagnostics(diagnostics) => on_runtime(diagnostics.run()),
         Command::Identity(identity) => on_runtime(identity.run()),
@@ -153,11 +159,7 @@ fn main() -> ExitCode {
         Command::Version(version) => on_runtime(async { version.run().await.map(|()| ExitCode::SUCCESS) }),
         Command::Completion(completion) => completion.run().map(|()| ExitCode::SUCCESS),
         Command::Controller(controller) => on_runtime(controller.run()),
-        Command::External(args) => {
-            let known: Vec<String> =
-                Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
-            external::run(&args, &known)
-        }
+        Command::External(args) => external::run(&args, &commands()),
         Command::ProxyInit(program) => program.run("proxy-init"),
         Command::NetworkValidator(program) => program.run("network-validator"),
         Command::Await(program) => program.run("await"),
@@ -177,6 +179,11 @@ fn main() -> ExitCode {
         // 2: the question could not be asked, as opposed to 1: the answer is no.
         ExitCode::from(2)
     })
+}
+
+/// The names of all commands.
+fn commands() -> Vec<String> {
+    Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect()
 }
 
 /// Runs a command that talks to peers. Its threads end with it, even where one still reads the terminal.

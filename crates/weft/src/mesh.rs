@@ -1,14 +1,17 @@
 //! Finding the mesh that runs on this machine, and talking to its API.
 
 use anyhow::{Context, Result};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
+use weft_control::install::yaml;
 use weft_fault::{Code, Fault};
 use weft_local::state::{is_running, place::root_of};
 
@@ -94,6 +97,33 @@ impl Target {
         self.client_from(config).await
     }
 
+    /// What of the kubeconfig in use must be shown to nobody.
+    pub(crate) fn secrets(&self) -> Vec<String> {
+        let path = self.kubeconfig.clone().or_else(|| self.local_kubeconfig().ok());
+        let paths = path.map(|path| vec![path]).unwrap_or_else(|| {
+            let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+            std::env::split_paths(&named).collect()
+        });
+        paths
+            .iter()
+            .filter_map(|path| fs::read_to_string(path).ok())
+            .flat_map(|text| secrets_of(&text))
+            .collect()
+    }
+
+    /// The logs of the mesh on this machine, by name; none of a cluster.
+    pub(crate) fn local_logs(&self) -> Vec<(&'static str, String)> {
+        let Ok(kubeconfig) = self.local_kubeconfig() else { return Vec::new() };
+        if self.kubeconfig.is_some() || self.context.is_some() {
+            return Vec::new();
+        }
+        let read = |name: &'static str| {
+            let bytes = fs::read(kubeconfig.with_file_name(name)).ok()?;
+            Some((name, String::from_utf8_lossy(&bytes).into_owned()))
+        };
+        ["supervisor.log", "controller.log", "agent.log"].into_iter().filter_map(read).collect()
+    }
+
     async fn client_from(&self, mut config: Kubeconfig) -> Result<Client> {
         for user in &mut config.auth_infos {
             if let Some(user) = user.auth_info.as_mut().filter(|_| self.as_user.is_some()) {
@@ -103,6 +133,31 @@ impl Target {
         }
         client_of(config, self.context.clone()).await
     }
+}
+
+/// Tokens, passwords and keys of a kubeconfig, as they stand there and as they are.
+fn secrets_of(kubeconfig: &str) -> Vec<String> {
+    let Ok(config) = yaml::parse(kubeconfig) else { return Vec::new() };
+    let mut secrets = Vec::new();
+    for user in config["users"].as_array().into_iter().flatten().map(|user| &user["user"]) {
+        for field in ["token", "password", "client-key-data"] {
+            secrets.extend(user[field].as_str().map(str::to_owned));
+        }
+        for field in ["tokenFile", "client-key"] {
+            secrets.extend(user[field].as_str().and_then(|path| fs::read_to_string(path).ok()));
+        }
+        for variable in user["exec"]["env"].as_array().into_iter().flatten() {
+            secrets.extend(variable["value"].as_str().map(str::to_owned));
+        }
+        for option in user["auth-provider"]["config"].as_object().into_iter().flatten() {
+            secrets.extend(option.1.as_str().map(str::to_owned));
+        }
+    }
+    let decoded =
+        secrets.iter().filter_map(|text| String::from_utf8(STANDARD.decode(text.trim()).ok()?).ok());
+    let decoded: Vec<String> = decoded.collect();
+    secrets.extend(decoded);
+    secrets
 }
 
 fn read(path: &Path) -> Result<Kubeconfig> {
@@ -120,4 +175,17 @@ async fn client_of(kubeconfig: Kubeconfig, context: Option<String>) -> Result<Cl
     // Watches and followed logs are silent for as long as nothing happens.
     config.read_timeout = None;
     Ok(Client::try_from(config)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_proves_who_asks_is_secret() {
+        let kubeconfig = "users:\n- name: a\n  user: {token: abc, client-key-data: aHVzaA==}\n- name: b\n  user:\n    \
+            exec: {command: x, env: [{name: K, value: v}]}\n    auth-provider: {config: {id-token: t}}\n";
+        assert_eq!(secrets_of(kubeconfig), ["abc", "aHVzaA==", "v", "t", "hush"]);
+        assert!(secrets_of("[").is_empty());
+    }
 }

@@ -2,7 +2,7 @@
 
 mod discovery;
 mod endpoints;
-mod metrics;
+pub(crate) mod metrics;
 mod policy;
 mod profile;
 mod rows;

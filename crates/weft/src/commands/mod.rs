@@ -1,5 +1,6 @@
-pub(crate) mod check;
 pub(crate) mod authz;
+pub(crate) mod bug_report;
+pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod diagnostics;
@@ -15,6 +16,7 @@ pub(crate) mod install_cni;
 pub(crate) mod log_level;
 pub(crate) mod logs;
 pub(crate) mod pod_program;
+pub(crate) mod profile;
 pub(crate) mod prune;
 pub(crate) mod stat;
 pub(crate) mod uninstall;

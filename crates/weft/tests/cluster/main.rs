@@ -2,6 +2,7 @@
 
 #[path = "../../../weft-control/tests/support/cluster.rs"]
 mod api;
+mod bug_report;
 mod check;
 mod controller;
 mod harness;

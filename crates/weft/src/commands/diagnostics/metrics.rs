@@ -103,7 +103,7 @@ impl ControllerMetrics {
 }
 
 /// Containers that tell about themselves, and on which port; proxies do that elsewhere.
-fn admin_ports(pod: &Pod) -> Vec<(String, u16)> {
+pub(crate) fn admin_ports(pod: &Pod) -> Vec<(String, u16)> {
     let containers: Vec<&Container> =
         pod.spec.iter().flat_map(|s| &s.containers).filter(|c| c.name != reach::PROXY).collect();
     let of = |container: &&Container| {
