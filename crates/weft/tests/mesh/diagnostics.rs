@@ -6,6 +6,7 @@ use crate::{
 };
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+use std::process::Stdio;
 
 const YAML: &str = r#"
 apiVersion: v1
@@ -155,6 +156,13 @@ fn a_proxy_that_holds_a_stale_answer_is_named_and_asks_anew() {
     let several = shown(&mesh.weft(&["diagnostics", "discovery", "-n", "asked", "deploy/web"]));
     assert!(several.contains("has several pods: say which of po/web-"), "{several}");
 
+    // Asked for all the time: what nobody asks for is forgotten after five seconds, sooner than a busy machine gets to look. By
+    // address, since names are out of reach, too, for whoever is cut off.
+    let service = mesh.get("/api/v1/namespaces/asked/services/web");
+    let target = format!("http://{}/", service["spec"]["clusterIP"].as_str().expect("an address"));
+    let busy = load("asked", "client", &target, &["--rate", "4", "--requests", "100000"]);
+    let mut busy = mesh.command(&busy).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the load");
+
     // Streams end with the controller. Its successor cannot be reached any more, and does not know the pod that goes.
     mesh.create("/apis/networking.k8s.io/v1/namespaces/asked/networkpolicies", CUT_OFF);
     let controller = mesh.get("/api/v1/namespaces/linkerd/pods/weft-controller");
@@ -172,6 +180,7 @@ fn a_proxy_that_holds_a_stale_answer_is_named_and_asks_anew() {
 
     mesh.delete("/apis/networking.k8s.io/v1/namespaces/asked/networkpolicies/cut-off");
     mesh.until(&["diagnostics", "endpoints", "web.asked:80"], |asked, _| asked.status.success());
+    busy.kill().and_then(|()| busy.wait()).expect("the load ends");
 }
 
 fn pod_at(mesh: &TestMesh, addr: &str) -> String {
