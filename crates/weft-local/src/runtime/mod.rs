@@ -190,6 +190,10 @@ impl Runtime {
             let exit = watch::Sender::new(exit);
             Arc::new(Run { number: name.number, started, process, log: log.clone(), exit })
         };
+        // From now on the run before is the previous one, and its log with it.
+        if let Some(containers) = pod.containers.lock().as_mut() {
+            begin(containers, &name.container, run(None, None, None));
+        }
         let run = match process::start(pod.sandbox.clone(), launch).await {
             Ok((child, process)) => {
                 let run = run(Some(Timestamp::now()), Some(process), None);
@@ -205,8 +209,8 @@ impl Runtime {
                 )
             }
         };
-        match pod.containers.lock().as_mut() {
-            Some(containers) => begin(containers, &name.container, run.clone()),
+        match pod.containers.lock().as_mut().and_then(|containers| containers.get_mut(&name.container)) {
+            Some(container) => container.now = run.clone(),
             // Removed meanwhile.
             None => drop(run.signal(Signal::KILL)),
         }
